@@ -1,16 +1,13 @@
-"""The data: MRPC and CoLA from GLUE, as WordPiece tokens in padded tensors.
+"""The data: MRPC and CoLA of GLUE, as batches of WordPiece tokens. Read it top to bottom, as the data flows:
 
-Read it top to bottom, as the data flows:
+    fetching     find_task, fetch             where are the files, and are they whole?
+    readers      load_task                    files -> examples: one or two sentences and a label
+    tokenizer    Tokenizer                    sentences -> ids of word pieces, segments, word numbers
+    batches      encode_split, epoch_batches  examples -> padded tensors -> batches of similar length
+    metrics      metrics                      accuracy, F1, Matthews correlation
 
-    fetching     fetch, find_task             where do the files come from, and are they whole?
-    readers      load_task                    files -> examples (one or two sentences and a label)
-    tokenizer    Tokenizer                    sentences -> WordPiece ids, segments and word numbers
-    batches      encode_split, epoch_batches  examples -> tensors -> batches of similar length
-    metrics      metrics                      accuracy, F1 and Matthews correlation, as GLUE scores them
-
-Bad input of any kind is a UserError: one sentence saying what is wrong, where, and what to do.
-Notation: N examples, B of them in a batch, T positions, V token types.
-Origins: [A] the paper's abstract, [C] its authors' 2023 code, [D] our decision; GLUE and BERT are named as such.
+N examples, B of them in a batch, T positions, V token types. [A] is the paper's abstract, [C] its authors' 2023 code,
+[D] our decision.
 """
 from __future__ import annotations
 
@@ -20,41 +17,41 @@ import http.client
 import json
 import math
 import os
-import tempfile
+import re
 import unicodedata
-import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import numpy
 
-if TYPE_CHECKING:  # torch and tqdm are imported where they are used: `train.py --help` need not wait for them
+if TYPE_CHECKING:  # torch and tqdm are imported where they are used: reading run logs need not wait for them
     import torch
 
 
 class UserError(Exception):
-    """Something only the user can put right; its text is always one printable line."""
+    """What only the user can put right: what is wrong, where, what to do. The text is always one printable line."""
 
     def __init__(self, message: str):
         super().__init__("".join(c if c.isprintable() else ascii(c)[1:-1] for c in message))
 
 
 class DownloadError(UserError):
-    """A file could not be downloaded whole."""
+    """A file could not be had."""
 
 
 @dataclass(frozen=True)
 class Task:
     folder: str
     pair: bool
-    metric: str  # reported [A]
-    selection_metric: str  # chooses the classifier's epoch [C]
+    metric: str  # the one to report [A]
+    selection_metric: str  # the one that chooses the classifier's epoch [C]
 
 
 TASKS = {"mrpc": Task(folder="MRPC", pair=True, metric="f1", selection_metric="accuracy"),
@@ -63,186 +60,147 @@ TASKS = {"mrpc": Task(folder="MRPC", pair=True, metric="f1", selection_metric="a
 
 # ---- Fetching --------------------------------------------------------------------------------------------------------
 
+HOST = "https://dl.fbaipublicfiles.com/"
+DOWNLOADS = {  # address -> sha256
+    "mrpc": {"senteval/senteval_data/msr_paraphrase_train.txt":
+             "60a9b09084528f0673eedee2b69cb941920f0b8cd0eeccefc464a98768457f89",
+             "glue/data/mrpc_dev_ids.tsv": "971d7767d81b997fd9060ade0ec23c4fc31cbb226a55d1bd4a1bac474eb81dc7"},
+    "cola": {"glue/data/CoLA.zip": "f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff"}}
+
+
 def cache_dir() -> Path:
-    """Where downloads go: $TYPHOON_CACHE, else $XDG_CACHE_HOME/typhoon, else ~/.cache/typhoon."""
-    if os.environ.get("TYPHOON_CACHE"):
-        return Path(os.environ["TYPHOON_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "typhoon"
-
-
-def file_fingerprint(path: str | Path) -> dict:
-    """{"bytes": size, "sha256": hexadecimal digest} of a file. Raises UserError when it cannot be read."""
-    digest, size = hashlib.sha256(), 0
-    try:
-        with open(path, "rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-                size += len(block)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); check the path and its permissions") from error
-    return {"bytes": size, "sha256": digest.hexdigest()}
-
-
-def fetch(url: str, destination: str | Path, sha256: str | None = None, timeout: float = 10) -> Path:
-    """Download url to destination and return it; nothing ever stands under that name but the whole, checked file.
-
-    It grows as destination.part, under a lock, so that of several processes one downloads and the others wait. After
-    a break it goes on from there (HTTP Range) where the server can and the sha256 will tell a bad join, else it starts
-    anew. Its length is always checked, its sha256 where known, and an HTML page is never taken for a file.
-    timeout: seconds without a byte.  A destination that exists is left alone.  Proxies are those of the environment.
-    Raises DownloadError, also when HF_HUB_OFFLINE forbids the network.
-    """
-    destination = Path(destination)
-    partial = destination.with_name(destination.name + ".part")
-    if destination.exists():
-        return destination
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
-        raise DownloadError(f"{destination} is missing and HF_HUB_OFFLINE forbids fetching it; unset that, or get the "
-                            f"file from {url}")
-    if not url.startswith(("http://", "https://")):
-        raise DownloadError(f"{url} is not an http:// or https:// address; give one")
-    new_folders = [folder for folder in (destination.parent, *destination.parent.parents) if not folder.exists()]
-    try:
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(partial) as file:
-            if not destination.exists():  # else another process has just put it there
-                if sha256 is None:
-                    file.truncate(0)
-                for _ in range(5):
-                    if (broken := _receive(url, file, timeout)) is None:
-                        break
-                else:
-                    raise DownloadError(f"{url}: {broken}; the same command tries again")
-                file.flush()
-                os.fsync(file.fileno())
-                with open(partial, "rb") as received:
-                    if received.read(512).lstrip().lower().startswith((b"<!doctype html", b"<html")):
-                        file.truncate(0)
-                        raise DownloadError(f"{url} brought an HTML page, not the file; open it in a browser to see why")
-                if sha256 and (found := file_fingerprint(partial)["sha256"]) != sha256:
-                    file.truncate(0)
-                    raise DownloadError(f"{url} has sha256 {found}, not {sha256}; try again, or put the right file at "
-                                        f"{destination} by hand")
-                os.replace(partial, destination)
-    except OSError as error:
-        raise DownloadError(f"{destination} cannot be written ({error.strerror}); make room or choose a writable "
-                            "folder") from error
-    finally:
-        if partial.exists() and partial.stat().st_size == 0:  # a failure leaves no litter
-            partial.unlink()
-            for folder in new_folders:
-                if not any(folder.iterdir()):
-                    folder.rmdir()
-    return destination
-
-
-def _lock(partial: Path) -> BinaryIO:
-    """Open for appending and lock; once the lock is ours, the file must still be the one of that name."""
-    while True:
-        file = open(partial, "ab")
-        fcntl.flock(file, fcntl.LOCK_EX)
-        if partial.exists() and os.path.samestat(os.fstat(file.fileno()), partial.stat()):
-            return file
-        file.close()
-
-
-def _receive(url: str, file: BinaryIO, timeout: float) -> str | None:
-    """One request: append what is missing. None when the file is whole, else what broke, if it is worth going on."""
-    from tqdm import tqdm
-
-    opener = urllib.request.OpenerDirector()  # urllib's defaults, less file:, ftp: and data:, also after a redirect
-    for name in ("ProxyHandler", "UnknownHandler", "HTTPHandler", "HTTPSHandler", "HTTPDefaultErrorHandler",
-                 "HTTPRedirectHandler", "HTTPErrorProcessor"):
-        opener.add_handler(getattr(urllib.request, name)())
-    start = file.seek(0, os.SEEK_END)
-    headers = {"User-Agent": "typhoon", **({"Range": f"bytes={start}-"} if start else {})}
-    try:
-        response = opener.open(urllib.request.Request(url, headers=headers), timeout=timeout)
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code == 416 and start:  # nothing left to send: what we have is too long
-            file.truncate(0)
-            return "the server refused to resume"
-        raise DownloadError(f"{url}: the server answered {error.code} {error.reason}; try later, or get the file by "
-                            "hand") from error
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise DownloadError(f"{url} cannot be reached ({getattr(error, 'reason', error)}); check the network and the "
-                            "proxy variables") from error
-    with response:
-        if response.headers.get_content_type() == "text/html":
-            raise DownloadError(f"{url} brought an HTML page, not the file; open it in a browser to see why")
-        if start and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
-            file.truncate(0)  # the server ignores Range and sends all of it
-            start = 0
-        length = response.headers.get("Content-Length")
-        if length is None and not response.chunked:
-            raise DownloadError(f"{url}: the server does not say how long the file is; get it by hand")
-        received, broken = 0, None
-        with tqdm(total=length and start + int(length), initial=start, unit="B", unit_scale=True, leave=False,
-                  desc=url.rpartition("/")[2], disable=None) as bar:
-            while length is None or received < int(length):
-                try:
-                    block = response.read(1 << 16)
-                except (OSError, http.client.HTTPException) as error:
-                    broken = f"the connection broke after {start + received} bytes ({error})"
-                    break
-                if not block:
-                    break
-                file.write(block)
-                received += len(block)
-                bar.update(len(block))
-    if broken is None and length is not None and received < int(length):
-        broken = f"the connection ended after {start + received} of {start + int(length)} bytes"
-    if broken and received == 0:
-        raise DownloadError(f"{url}: {broken}; check the network and try again")
-    return broken
-
-
-MRPC_DOWNLOADS = {  # name -> (address, sha256)
-    "msr_paraphrase_train.txt": ("https://dl.fbaipublicfiles.com/senteval/senteval_data/msr_paraphrase_train.txt",
-                                 "60a9b09084528f0673eedee2b69cb941920f0b8cd0eeccefc464a98768457f89"),
-    "mrpc_dev_ids.tsv": ("https://dl.fbaipublicfiles.com/glue/data/mrpc_dev_ids.tsv",
-                         "971d7767d81b997fd9060ade0ec23c4fc31cbb226a55d1bd4a1bac474eb81dc7")}
-COLA_DOWNLOAD = ("https://dl.fbaipublicfiles.com/glue/data/CoLA.zip",
-                 "f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff")
+    """Where downloads are kept: $TYPHOON_CACHE, else $XDG_CACHE_HOME/typhoon, else ~/.cache/typhoon."""
+    if own := os.environ.get("TYPHOON_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "typhoon")
 
 
 def find_task(task: str, data_dir: str | Path | None = None) -> Path:
-    """The directory whose MRPC/ or CoLA/ holds the task: data_dir, or our cache; what is missing is downloaded there.
+    """The directory with the task's folder, MRPC/ or CoLA/: data_dir, or our cache. What it lacks is downloaded into it.
 
-    No file of the user's is overwritten.  Raises UserError, DownloadError.
+    No file of the user's is overwritten.  Raises UserError, and DownloadError where the files cannot be had.
     """
-    root = Path(data_dir) if data_dir is not None else cache_dir() / "glue"
+    if data_dir is not None and not os.path.isdir(data_dir):
+        raise UserError(f"{data_dir} is not a directory; make it, or mend --data-dir")
+    root = cache_dir() / "glue" if data_dir is None else Path(data_dir)
     folder = root / TASKS[task].folder
     try:
         task_files(task, root)
     except UserError:
-        if task == "mrpc" and ((folder / "train.tsv").exists() or (folder / "dev.tsv").exists()):
-            raise  # half of the user's own data: not ours to complete
-        if task == "mrpc":
-            for name, (url, sha256) in MRPC_DOWNLOADS.items():
-                fetch(url, folder / name, sha256)
-        else:
-            extract(fetch(COLA_DOWNLOAD[0], folder / "CoLA.zip", COLA_DOWNLOAD[1]),
-                    {"CoLA/train.tsv": folder / "train.tsv", "CoLA/dev.tsv": folder / "dev.tsv"})
+        if task == "mrpc" and any(os.path.exists(folder / name) for name in ("train.tsv", "dev.tsv")):
+            raise  # half of somebody's own data: not ours to complete
+        for address, sha256 in DOWNLOADS[task].items():
+            path = fetch(HOST + address, folder / address.rpartition("/")[2], sha256)
+        if task == "cola":
+            extract(path, ["CoLA/train.tsv", "CoLA/dev.tsv"])
     return root
 
 
-def extract(archive: Path, members: dict[str, Path]) -> None:
-    """Copy members, found by their exact names, out of a zip archive; all else in it is ignored. Raises UserError."""
+def fetch(url: str, destination: str | Path, sha256: str | None = None, timeout: float = 10) -> Path:
+    """Download url to destination; under that name never stands anything but the whole, checked file.
+
+    It grows as destination.part. After a break it is resumed for as long as each request brings something more; by a
+    later call too where the sha256 is known, which would tell a bad join. The length is always checked. Of several
+    processes one downloads and the others wait for it.  timeout: seconds of silence.  Raises DownloadError.
+    """
+    destination = Path(destination)
+    partial = destination.with_name(destination.name + ".part")
     try:
-        with zipfile.ZipFile(archive) as opened:
-            for name, path in members.items():
-                if opened.getinfo(name).file_size > 1 << 28:
-                    raise UserError(f"{archive}: {name} claims more than 256 MB; delete the archive and try again")
+        if destination.exists():
+            return destination
+        if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+            raise OSError("HF_HUB_OFFLINE is set")
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        with locked(destination.parent):
+            if destination.exists():  # another process has just put it there
+                return destination
+            if sha256 is None:
+                partial.unlink(missing_ok=True)
+            while True:
+                size = partial.stat().st_size if partial.exists() else 0
+                try:
+                    receive(url, partial, size, timeout)
+                    break
+                except (OSError, http.client.HTTPException):
+                    if not partial.exists() or partial.stat().st_size <= size:
+                        raise
+            if sha256 and (found := file_fingerprint(partial)["sha256"]) != sha256:
+                partial.unlink()
+                raise OSError(f"its sha256 is {found}, not {sha256}")
+            os.replace(partial, destination)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise DownloadError(f"{url} cannot be downloaded to {destination} ({error}); check the network, the proxy variables "
+                            "and the disk, or put the file there by hand") from None
+    return destination
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Let one process at a time write downloads into a folder; a killed process leaves no lock behind."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def receive(url: str, partial: Path, start: int, timeout: float) -> None:
+    """One request, for the bytes from start on. Raises OSError or HTTPException unless all of them come."""
+    from tqdm import tqdm
+
+    opener = urllib.request.OpenerDirector()  # urllib's own choice less file:, ftp: and data:, also where redirected
+    for handler in ("ProxyHandler", "UnknownHandler", "HTTPHandler", "HTTPSHandler", "HTTPDefaultErrorHandler",
+                    "HTTPRedirectHandler", "HTTPErrorProcessor"):
+        opener.add_handler(getattr(urllib.request, handler)())
+    headers = {"User-Agent": "typhoon"} | ({"Range": f"bytes={start}-"} if start else {})
+    with opener.open(urllib.request.Request(url, headers=headers), timeout=timeout) as response:
+        resumed = start and response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
+        start = start if resumed else 0  # else all of it comes, asked or not
+        if response.length is None and not response.chunked:  # a chunked body marks its own end
+            raise OSError("the server does not say how long it is")
+        end = math.inf if response.length is None else start + response.length
+        block = response.read(1 << 16)
+        if response.headers.get_content_type() == "text/html" or not resumed and block.lstrip()[:1] in (b"<", b""):
+            raise OSError("an HTML page or nothing came in its place")
+        with open(partial, "ab" if resumed else "wb") as file, \
+                tqdm(total=response.length and end, initial=start, unit="B", unit_scale=True, leave=False,
+                     desc=partial.stem, disable=None) as bar:
+            while block:
+                start += file.write(block)
+                bar.update(len(block))
+                block = response.read(1 << 16) if start < end else b""
+            os.fsync(file.fileno())
+        if start < end < math.inf:
+            raise OSError(f"it ended after {start} of {end} bytes")
+
+
+def extract(archive: Path, members: Sequence[str]) -> None:
+    """Put these members, found by exact name, beside their archive; all else stays in it. Raises UserError."""
+    try:
+        with zipfile.ZipFile(archive) as opened, locked(archive.parent):
+            for member in members:
+                path = archive.with_name(member.rpartition("/")[2])
+                partial = path.with_name(path.name + ".part")
+                if opened.getinfo(member).file_size > 1 << 28:
+                    raise OSError(f"{member} claims more than 256 MB")
                 if not path.exists():
-                    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
-                        file.write(opened.read(name))
-                    os.replace(file.name, path)
-    except KeyError as error:
-        raise UserError(f"{archive} does not hold {name}; delete it and try again") from error
-    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error) as error:
-        raise UserError(f"{archive} cannot be unpacked ({error}); delete it and try again") from error
+                    partial.write_bytes(opened.read(member))
+                    os.replace(partial, path)
+    except (OSError, EOFError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"{archive} cannot be unpacked ({error}); delete it and try again") from None
+
+
+def file_fingerprint(path: str | Path) -> dict:
+    """{"bytes": size, "sha256": hexadecimal digest}. Raises UserError."""
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            for block in iter(lambda: file.read(1 << 20), b""):
+                digest.update(block)
+            return {"bytes": file.tell(), "sha256": digest.hexdigest()}
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); check that it is there and readable") from None
 
 
 # ---- Readers ---------------------------------------------------------------------------------------------------------
@@ -257,129 +215,103 @@ class Example:
 LAYOUTS = {"mrpc": [("train.tsv", "dev.tsv"), ("msr_paraphrase_train.txt", "dev_ids.tsv"),
                     ("msr_paraphrase_train.txt", "mrpc_dev_ids.tsv")],
            "cola": [("train.tsv", "dev.tsv")]}
-MRPC_HEADER = ["Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"]
-LONGEST_LINE = 100_000  # bytes; the longest of GLUE's has under 500
+MRPC_HEADER = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
+LONGEST_LINE = 100_000  # bytes; GLUE's longest has under 500
 
 
 def task_files(task: str, data_dir: str | Path) -> dict[str, Path]:
-    """The two files that load_task reads for a task: name relative to data_dir -> path. Raises UserError without them."""
+    """The two files that load_task reads for a task: name relative to data_dir -> path. Raises UserError."""
     folder = Path(data_dir) / TASKS[task].folder
     for names in LAYOUTS[task]:
-        if all((folder / name).exists() for name in names):
+        if all(os.path.exists(folder / name) for name in names):
             return {f"{folder.name}/{name}": folder / name for name in names}
-    choices = ", or ".join(" and ".join(names) for names in LAYOUTS[task])
-    raise UserError(f"{folder} does not hold {choices}; point --data-dir at a directory in GLUE's layout")
+    raise UserError(f"{folder} does not hold {', or '.join(' and '.join(names) for names in LAYOUTS[task])}; give "
+                    "--data-dir a directory in GLUE's layout, or leave it out")
 
 
 def load_task(task: str, split: str, data_dir: str | Path) -> list[Example]:
     """The examples of task "mrpc" or "cola", split "train" or "dev", in the files' order.
 
-    GLUE's layout: MRPC/{train,dev}.tsv, CoLA/{train,dev}.tsv. MRPC may also be Microsoft's one file of training pairs,
-    where a pair is dev when its two ids, in that order, are a row of the ids file. Quotes are ordinary characters.
-    Raises UserError naming file and line.
+    The files are GLUE's {train,dev}.tsv, or for MRPC its source: one file of pairs, where a pair is dev if its two ids,
+    in that order, are a row of the ids file.  Raises UserError naming file and line.
     """
-    paths = {path.name: path for path in task_files(task, data_dir).values()}
-    if "msr_paraphrase_train.txt" in paths:
-        pairs_path, ids_path = paths.values()
-        rows, dev_ids = read_table(pairs_path, MRPC_HEADER), {}
-        for where, row in read_table(ids_path, columns=2):
-            if tuple(row) in dev_ids:
-                raise UserError(f"{where}: the ids {row[0]:.30} and {row[1]:.30} are there twice; delete one of the rows")
-            dev_ids[tuple(row)] = where
-        lost = dev_ids.keys() - {tuple(row[1:3]) for _, row in rows}
-        for ids, where in dev_ids.items():
-            if ids in lost:
-                raise UserError(f"{where}: no pair of {pairs_path} has the ids {ids[0]:.30} and {ids[1]:.30}; the two "
-                                "files do not belong together")
-        rows = [(where, row) for where, row in rows if (tuple(row[1:3]) in dev_ids) == (split == "dev")]
-        if not rows:
-            raise UserError(f"{ids_path} makes every pair of {pairs_path} a dev pair; check the two files")
+    first, second = task_files(task, data_dir).values()
+    if first.name == "train.tsv":
+        path = first if split == "train" else second
+        rows = read_table(path, 5, MRPC_HEADER) if task == "mrpc" else read_table(path, 4)
     else:
-        rows = read_table(paths[split + ".tsv"], MRPC_HEADER if task == "mrpc" else None)
+        rows, unused = read_table(first, 5, MRPC_HEADER), {}
+        for where, ids in read_table(second, 2):
+            if unused.setdefault(tuple(ids), where) != where:
+                raise UserError(f"{where}: the same ids as in {unused[tuple(ids)]}; delete one of the two rows")
+        dev_ids = set(unused)
+        for _, fields in rows:
+            unused.pop(tuple(fields[1:3]), None)
+        for where in unused.values():
+            raise UserError(f"{where}: {first} has no pair with these ids; the two files do not belong together")
+        rows = [(where, fields) for where, fields in rows if (tuple(fields[1:3]) in dev_ids) == (split == "dev")]
+        if not rows:
+            raise UserError(f"{second} makes every pair of {first} a dev pair; get the two files again")
     examples = []
-    for where, row in rows:
-        label = row[0] if task == "mrpc" else row[1]
-        text_a, text_b = row[3:5] if task == "mrpc" else (row[3], None)
+    for where, fields in rows:
+        label, *texts = (fields[0], *fields[3:]) if task == "mrpc" else (fields[1], fields[3])
         if label not in ("0", "1"):
             raise UserError(f"{where}: the label is '{label:.30}'; it must be 0 or 1")
-        if not text_a.strip() or text_b is not None and not text_b.strip():
-            raise UserError(f"{where}: a sentence is empty; fill it in or delete the line")
-        examples.append(Example(text_a, text_b, int(label)))
+        if not all(text.strip() for text in texts):
+            raise UserError(f"{where}: a sentence is empty; fill it in, or delete the line")
+        examples.append(Example(texts[0], texts[1] if task == "mrpc" else None, int(label)))
     return examples
 
 
-def read_table(path: Path, header: list[str] | None = None, columns: int = 4) -> list[tuple[str, list[str]]]:
-    """Tab-separated rows as ("file:line", fields), below the header if there is one. Raises UserError."""
-    rows = []
-    columns = len(header) if header else columns
-    for number, line in enumerate(read_lines(path), 1):
-        fields = line.split("\t")
-        if number == 1 and header:
-            if fields != header:
-                raise UserError(f"{path}:1: the header must be {', '.join(header)}, separated by tabs; it is '{line:.80}'")
-        elif len(fields) != columns:
-            raise UserError(f"{path}:{number}: expected {columns} columns separated by tabs, found {len(fields)}; mend "
-                            "the line or delete it")
-        else:
-            rows.append((f"{path}:{number}", fields))
-    if not rows:
-        raise UserError(f"{path} holds no examples; get the file again")
-    return rows
+def read_table(path: Path, columns: int, header: str | None = None) -> list[tuple[str, list[str]]]:
+    """Tab-separated rows, as ("file:line", fields); quotes are ordinary characters. Raises UserError."""
+    lines = [(f"{path}:{number}", line) for number, line in enumerate(read_lines(path), 1)]
+    if header and lines and lines.pop(0)[1] != header:
+        raise UserError(f"{path}:1: the header must be {header!r}; add it, or get the file again")
+    if not lines:
+        raise UserError(f"{path}: the file holds no examples; get it again")
+    for where, line in lines:
+        if (found := line.count("\t") + 1) != columns:
+            raise UserError(f"{where}: {found} columns, where {columns} separated by tabs must be; mend or delete the line")
+    return [(where, line.split("\t")) for where, line in lines]
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 file, a BOM and LF or CRLF taken off; only these end a line. Raises UserError."""
-    lines = []
+    """The lines of a UTF-8 file, without BOM and line ends; only LF and CRLF end a line. Raises UserError."""
+    lines: list[str] = []
     try:
-        if not path.is_file():
-            raise UserError(f"{path} is {'not a file' if path.exists() else 'missing'}; put the file there")
+        if not os.path.isfile(path):
+            raise UserError(f"{path} is {'not a file' if os.path.exists(path) else 'missing'}; put the file there")
         with open(path, "rb") as file:
             while line := file.readline(LONGEST_LINE + 1):
-                where = f"{path}:{len(lines) + 1}"
-                if len(line) > LONGEST_LINE:
-                    raise UserError(f"{where}: the line is longer than {LONGEST_LINE} bytes; is this the right file?")
-                if b"\0" in line:
-                    raise UserError(f"{where}: the line holds a NUL byte; save the file as UTF-8 text")
+                if len(line) > LONGEST_LINE or b"\0" in line:
+                    raise UserError(f"{path}:{len(lines) + 1}: the line holds a NUL byte or more than {LONGEST_LINE} "
+                                    "bytes; this is not the right file")
                 lines.append(line.removesuffix(b"\n").removesuffix(b"\r").decode())
     except UnicodeDecodeError as error:
-        raise UserError(f"{where}: byte {error.start + 1} of the line is not UTF-8; save the file as UTF-8") from error
+        raise UserError(f"{path}:{len(lines) + 1}: byte {error.start + 1} is not UTF-8; save the file as UTF-8") from None
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); check its permissions") from error
-    if lines:
-        lines[0] = lines[0].removeprefix("\ufeff")
-    return lines
+        raise UserError(f"{path} cannot be read ({error.strerror}); check its permissions") from None
+    return [line.removeprefix("\ufeff") for line in lines[:1]] + lines[1:]
 
 
 # ---- Tokenizer -------------------------------------------------------------------------------------------------------
 
-# Characters younger than Unicode 8 are plain letters to the `tokenizers` library, be they marks or punctuation by now, and
-# four have changed sides since. Taking its view gives a text the same ids under every version of Python.
+# To the `tokenizers` library, characters younger than Unicode 8 are no marks and no punctuation, and four have changed
+# since. With its view written down here, a text has the same ids under every version of Python.
 YOUNG = {code for span in """
     5C8-5C9 61D 7FD 890-8E2 9FD-9FE A76 AFA-AFF B53-B55 C04-C3C C77 C84 D00 D3B-D3C D81 EBA ECE 180F-1886 1ABF-1AF0
     1B4E-1B4F 1B7D-1B7F 1DF6-1DFB 2E43-2E63 A82C A8C5 A8FF A9BD 10D24-10F89 11070-11074 110C2-110CD 111CF 1123E-11241
     1133B 113BB-1145E 11660-1166C 116B9 1182F-11FFF 12FF1-1612F 16D6D-16F4F 16FE2-16FE4 1CF00-1D128 1D25B-1D25C
     1E000-1E6F5 1E944-1E95F""".split() for code in range(int(span.split("-")[0], 16), int(span.split("-")[-1], 16) + 1)}
 CHANGED = {0x166D: "Po", 0x1734: "Mn", 0x111C9: "Po", 0x1171E: "Mn"}
-CHINESE = [(0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF), (0x2A700, 0x2B81F),
-           (0x2B920, 0x2CEAF), (0x2F800, 0x2FA1F)]  # as the library has them
+CHINESE = re.compile("([\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b81f"
+                     "\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f])")
 
 
 def category(character: str) -> str:
-    """Unicode's two-letter general category, as of Unicode 8."""
+    """Unicode's general category in two letters, the first of them P for punctuation, C for control and the like."""
     return CHANGED.get(ord(character)) or ("Lo" if ord(character) in YOUNG else unicodedata.category(character))
-
-
-def is_control(character: str) -> bool:
-    return category(character) in {"Cc", "Cf", "Co", "Cs"} and character not in "\t\n\r" or character == "\ufffd"
-
-
-def is_chinese(character: str) -> bool:
-    return any(first <= ord(character) <= last for first, last in CHINESE)
-
-
-def is_punctuation(character: str) -> bool:
-    """Unicode's punctuation, and the ASCII symbols such as $ and ^."""
-    return category(character)[0] == "P" or character in "$+<=>^`|~"
 
 
 @dataclass
@@ -390,129 +322,112 @@ class Encoding:
 
 
 class Tokenizer:
-    """BERT's tokenizer: clean and split a text into words, then each word into the longest known pieces (WordPiece).
+    """BERT's tokenizer: clean a text, split it into words, and each word into the longest pieces of the vocabulary.
 
-    Gives what the `tokenizers` library gives for the same vocabulary, except that "[SEP]" and its like inside a text
-    are ordinary characters, so that no text can forge a special token.
+    Agrees with the `tokenizers` library on every text, but for one that contains "[SEP]" or its like: here these are
+    ordinary characters, so that no text can forge a special token.
     """
 
     def __init__(self, vocab_file: str | Path, lower_case: bool = True, strip_accents: bool | None = None,
                  chinese_characters: bool = True):
-        """vocab_file: one token a line, its id is the line number from 0.  strip_accents None: as lower_case.
+        """vocab_file: a token a line, whose id is the number of the line, from 0.  strip_accents None: as lower_case.
 
-        chinese_characters: every one is a word.  Raises UserError for a vocabulary that is not one.
+        chinese_characters: each is a word of its own.  Raises UserError for what is no vocabulary.
         """
         self.tokens = read_lines(Path(vocab_file))
         self.vocabulary: dict[str, int] = {}
         for number, token in enumerate(self.tokens):
-            if token in self.vocabulary or not token:
-                reason = f"'{token:.30}' is also on line {self.vocabulary[token] + 1}" if token else "the line is blank"
-                raise UserError(f"{vocab_file}:{number + 1}: {reason}; a vocabulary has one token a line, each once")
-            self.vocabulary[token] = number
+            if not token or self.vocabulary.setdefault(token, number) != number:
+                raise UserError(f"{vocab_file}:{number + 1}: '{token:.30}' is empty or there before; a vocabulary has one "
+                                "token a line, each once")
         special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        if missing := [token for token in special if token not in self.vocabulary]:
-            raise UserError(f"{vocab_file} lacks {', '.join(missing)}; it is not the vocabulary of a BERT-family model")
+        if lacking := [token for token in special if token not in self.vocabulary]:
+            raise UserError(f"{vocab_file} lacks {', '.join(lacking)}; give the vocabulary of a BERT-family model")
         self.special_ids = [self.vocabulary[token] for token in special]
         self.pad_id, self.unknown_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
         self.lower_case, self.chinese_characters = lower_case, chinese_characters
         self.strip_accents = lower_case if strip_accents is None else strip_accents
-        self.longest_token = max(map(len, self.tokens))
         self.cache: dict[str, tuple[list[int], list[int]]] = {}  # what stands between two spaces -> ids, words
 
     @classmethod
     def from_pretrained(cls, directory: str | Path) -> Tokenizer:
         """The tokenizer of a checkpoint: vocab.txt, and tokenizer_config.json where there is one. Raises UserError."""
-        path, options = Path(directory) / "tokenizer_config.json", {}
-        if path.exists():
-            try:
-                options = json.loads("\n".join(read_lines(path)))
-            except (ValueError, RecursionError) as error:
-                raise UserError(f"{path} is not JSON ({error}); get the file again") from error
-            if not isinstance(options, dict):
-                raise UserError(f"{path} is not a JSON object; get the file again")
-        arguments = []
-        for key, default in [("do_lower_case", True), ("strip_accents", None), ("tokenize_chinese_chars", True)]:
-            arguments.append(options.get(key, default))
-            if not isinstance(arguments[-1], bool) and arguments[-1] is not default:
-                raise UserError(f"{path}: {key} is {str(arguments[-1]):.30}; it must be true or false")
+        path = Path(directory) / "tokenizer_config.json"
+        try:
+            options = json.loads("\n".join(read_lines(path))) if os.path.exists(path) else {}
+            arguments = [options.get("do_lower_case", True), options.get("strip_accents"),
+                         options.get("tokenize_chinese_chars", True)]
+        except (ValueError, RecursionError, AttributeError) as error:
+            raise UserError(f"{path} is no JSON object ({error}); get the file again") from None
+        if not {arguments[0], arguments[2]} <= {True, False} or arguments[1] not in (True, False, None):
+            raise UserError(f"{path}: do_lower_case, strip_accents and tokenize_chinese_chars must be true or false")
         return cls(Path(directory) / "vocab.txt", *arguments)
 
     def encode(self, text_a: str, text_b: str | None = None, max_length: int = 128) -> Encoding:
-        """[CLS] text_a [SEP], or [CLS] text_a [SEP] text_b [SEP], at most max_length pieces.
+        """[CLS] text_a [SEP], or [CLS] text_a [SEP] text_b [SEP], in at most max_length pieces.
 
-        What is too long loses pieces from its end, one at a time, always from the longer of the two texts.
-        Raises ValueError when max_length has no room for the special tokens.
+        Texts too long lose pieces at their ends, one at a time, always the longer text. Where both are cut and an odd
+        number is left, the one that was longer keeps one more, or text_b if they were equal (as `tokenizers` has it).
+        Raises ValueError where max_length has no room for the special tokens.
         """
-        ids_a, words_a = self.pieces(text_a)
-        ids_b, words_b = self.pieces(text_b) if text_b is not None else ([], [])
+        a, words_a = self.pieces(text_a)
+        b, words_b = ([], []) if text_b is None else self.pieces(text_b)
         room = max_length - (2 if text_b is None else 3)
         if room < 0:
-            raise ValueError(f"max_length is {max_length}: too short for the special tokens")
-        a, b = longest_first(len(ids_a), len(ids_b), room)
-        ids, words = [self.cls_id, *ids_a[:a], self.sep_id], [-1, *words_a[:a], -1]
-        segments = [0] * len(ids)
+            raise ValueError(f"max_length {max_length} has no room for the special tokens")
+        if len(a) + len(b) > room:
+            shorter = min(len(a), len(b), room // 2)
+            keep_a, keep_b = (room - shorter, shorter) if len(a) > len(b) else (shorter, room - shorter)
+            a, words_a, b, words_b = a[:keep_a], words_a[:keep_a], b[:keep_b], words_b[:keep_b]
+        ids, segments, words = [self.cls_id, *a, self.sep_id], [0] * (len(a) + 2), [-1, *words_a, -1]
         if text_b is not None:
-            ids, words = [*ids, *ids_b[:b], self.sep_id], [*words, *words_b[:b], -1]
-            segments += [1] * (b + 1)
+            ids, segments, words = [*ids, *b, self.sep_id], segments + [1] * (len(b) + 1), [*words, *words_b, -1]
         return Encoding(ids, segments, words)
 
     def pieces(self, text: str) -> tuple[list[int], list[int]]:
-        """A text's piece ids and the number of the word of each."""
-        ids, words, number_of_words = [], [], 0
+        """A text's piece ids, and of each piece the number of its word."""
+        ids, words, word_count = [], [], 0
         for chunk in text.split(" "):
-            if not (known := self.cache.get(chunk)):  # four of five chunks of MRPC have been seen before
-                known = self.cache[chunk] = [], []
-                for number, word in enumerate(self.split_words(chunk)):
-                    known[0].extend(word_ids := self.split_word(word))
-                    known[1].extend([number] * len(word_ids))
-            if known[0]:
-                ids += known[0]
-                words += [number_of_words + number for number in known[1]]
-                number_of_words = words[-1] + 1
+            if chunk not in self.cache:  # most are: it makes the tokenizer ten times faster
+                split = [self.split_word(word) for word in self.split_text(chunk)]
+                self.cache[chunk] = ([*chain(*split)], [number for number, word in enumerate(split) for _ in word])
+            chunk_ids, chunk_words = self.cache[chunk]
+            if chunk_ids:
+                ids += chunk_ids
+                words += [word_count + number for number in chunk_words]
+                word_count = words[-1] + 1
         return ids, words
 
-    def split_words(self, text: str) -> list[str]:
-        """Clean, normalise, and split at white space and around punctuation marks."""
-        text = "".join(character for character in text if not is_control(character))
+    def split_text(self, text: str) -> list[str]:
+        """Words: cleaned, normalised, and split at white space and around every punctuation mark."""
+        text = "".join(c for c in text if c in "\t\n\r" or c != "\ufffd" and category(c) not in ("Cc", "Cf", "Co", "Cs"))
         if self.chinese_characters:
-            text = "".join(f" {character} " if is_chinese(character) else character for character in text)
+            text = CHINESE.sub(r" \1 ", text)
         if self.strip_accents:
             text = "".join(c for c in unicodedata.normalize("NFD", text) if category(c) != "Mn")
         if self.lower_case:
-            text = text.replace("\u03a3", "\u03c3").lower()  # Python alone has another small sigma at a word's end
-        return "".join(f" {character} " if is_punctuation(character) else character for character in text).split()
+            text = text.replace("\u03a3", "\u03c3").lower()  # Python's lower() knows another sigma at the end of a word
+        return "".join(f" {c} " if category(c)[0] == "P" or c in "$+<=>^`|~" else c for c in text).split()
 
     def split_word(self, word: str) -> list[int]:
-        """WordPiece: again and again the longest piece that is known; [UNK] for the whole word if none is."""
+        """WordPiece: take the longest piece that is known, again and again; [UNK] for the word if that fails."""
         ids, start = [], 0
         while start < len(word) <= 100:
-            for end in range(min(len(word), start + self.longest_token), start, -1):
-                piece = self.vocabulary.get(word[start:end] if start == 0 else "##" + word[start:end])
-                if piece is not None:
+            for end in range(len(word), start, -1):
+                if (piece := ("##" if start else "") + word[start:end]) in self.vocabulary:
                     break
             else:
                 return [self.unknown_id]
-            ids.append(piece)
+            ids.append(self.vocabulary[piece])
             start = end
         return ids or [self.unknown_id]
-
-
-def longest_first(a: int, b: int, room: int) -> tuple[int, int]:
-    """How much of two texts of a and b pieces to keep, when pieces go one at a time from the longer one.
-
-    Where both end up cut and room is odd, the one that was longer keeps one piece more (text_b if they were equal).
-    """
-    if a + b <= room:
-        return a, b
-    shorter = min(a, b, room // 2)
-    return (room - shorter, shorter) if a > b else (shorter, room - shorter)
 
 
 # ---- Batches ---------------------------------------------------------------------------------------------------------
 
 @dataclass
 class Batch:
-    ids: torch.Tensor  # (B, T) int64
+    ids: torch.Tensor  # (B, T) int64, T the longest of these B
     segments: torch.Tensor  # (B, T) int64
     words: torch.Tensor  # (B, T) int64; words >= 0 are the maskable positions
     attention_mask: torch.Tensor  # (B, T) bool, False at padding
@@ -521,70 +436,64 @@ class Batch:
 
 @dataclass
 class EncodedSplit:
-    """A whole split as padded tensors, made once and kept on the device: 12 MB for MRPC at 128 pieces."""
+    """A whole split, padded, made once and kept on the device: MRPC's takes 12 MB."""
     ids: torch.Tensor  # (N, T) int64
     segments: torch.Tensor  # (N, T) int64
     words: torch.Tensor  # (N, T) int64, -1 at special tokens and padding
-    lengths: list[int]  # N numbers of pieces, on the host
+    lengths: list[int]  # N, on the host
     labels: torch.Tensor  # (N,) int64
-
-    def __post_init__(self):
-        import torch
-        positions = torch.arange(self.ids.shape[1])
-        self.attention_mask = (positions < torch.tensor(self.lengths)[:, None]).to(self.ids.device)  # (N, T) bool
 
     def batch(self, rows: Sequence[int]) -> Batch:
         """The examples of these rows, cut to the longest of them."""
         import torch
-        longest = max(self.lengths[row] for row in rows)
-        rows = torch.tensor(rows).to(self.ids.device, non_blocking=True)  # (B,)
-        return Batch(self.ids[rows, :longest], self.segments[rows, :longest], self.words[rows, :longest],
-                     self.attention_mask[rows, :longest], self.labels[rows])
+        lengths, longest = [self.lengths[row] for row in rows], max(self.lengths[row] for row in rows)
+        rows, lengths = torch.tensor([rows, lengths]).to(self.ids.device, non_blocking=True)  # (B,) each, one copy
+        attention_mask = torch.arange(longest, device=self.ids.device) < lengths[:, None]
+        return Batch(self.ids[rows, :longest], self.segments[rows, :longest], self.words[rows, :longest], attention_mask,
+                     self.labels[rows])
 
 
 def encode_split(examples: Sequence[Example], tokenizer: Tokenizer, max_length: int,
                  device: str | torch.device = "cpu") -> EncodedSplit:
-    """Tokenise examples and pad them to the longest, on the device."""
+    """Tokenise the examples and pad them to the longest."""
     import torch
     encodings = [tokenizer.encode(example.text_a, example.text_b, max_length) for example in examples]
     lengths = [len(encoding.ids) for encoding in encodings]
     real = numpy.arange(max(lengths)) < numpy.array(lengths)[:, None]  # (N, T) bool
 
-    def padded(rows: list[list[int]], padding: int) -> torch.Tensor:
-        values = numpy.full(real.shape, padding, dtype=numpy.int64)
-        values[real] = list(chain.from_iterable(rows))
+    def padded(name: str, padding: int) -> torch.Tensor:
+        values = numpy.full(real.shape, padding)
+        values[real] = [*chain.from_iterable(getattr(encoding, name) for encoding in encodings)]
         return torch.from_numpy(values).to(device)
 
-    return EncodedSplit(padded([encoding.ids for encoding in encodings], tokenizer.pad_id),
-                        padded([encoding.segments for encoding in encodings], 0),
-                        padded([encoding.words for encoding in encodings], -1),
-                        lengths, torch.tensor([example.label for example in examples], device=device))
+    return EncodedSplit(padded("ids", tokenizer.pad_id), padded("segments", 0), padded("words", -1), lengths,
+                        torch.tensor([example.label for example in examples], device=device))
 
 
 def token_frequency(split: EncodedSplit, vocabulary_size: int) -> torch.Tensor:
-    """(V,) float64: relative frequency of each token type among the maskable positions (no special tokens [D])."""
+    """(V,) float64: the relative frequency of each token type among the maskable positions [D]. Raises UserError."""
     import torch
     maskable = split.ids[split.words >= 0]
     if not len(maskable):
-        raise UserError("the training sentences hold no maskable token; check the data files")
+        raise UserError("the training sentences hold no word that could be masked; check the data files")
     return torch.bincount(maskable, minlength=vocabulary_size).double() / len(maskable)
 
 
 def epoch_batches(lengths: Sequence[int], batch_size: int, generator: torch.Generator | None) -> list[list[int]]:
-    """One epoch's batches as lists of rows, every example exactly once.
+    """One epoch's batches, as lists of rows: every example exactly once.
 
-    With a generator (on the CPU): shuffle all examples; within each window of 50 batches sort by length, so that a
-    batch holds sentences of similar length and little padding; then shuffle the batches. Each example is as likely to
-    be seen early as late, and its companions change from epoch to epoch, but are of its own length. The order depends
-    on lengths and generator alone, hence is the same for all maskers.  None: all by length, for evaluation.
+    With a generator (on the CPU): all examples are shuffled; each window of 50 batches is sorted by length, so that a
+    batch holds sentences of like length and next to no padding; and the batches are shuffled. Every example is as
+    likely early as late, and in ever new company, but of its own length. The order depends on the lengths and the
+    generator alone: it is the same for all maskers.  None, for evaluation: by length, shortest first.
     """
     import torch
     if generator is None:
-        order, window = list(range(len(lengths))), max(len(lengths), 1)
+        order, window = range(len(lengths)), max(len(lengths), 1)
     else:
         order, window = torch.randperm(len(lengths), generator=generator).tolist(), 50 * batch_size
     batches = []
-    for start in range(0, len(order), window):
+    for start in range(0, len(lengths), window):
         rows = sorted(order[start:start + window], key=lengths.__getitem__)
         batches += [rows[first:first + batch_size] for first in range(0, len(rows), batch_size)]
     if generator is None:
@@ -595,22 +504,12 @@ def epoch_batches(lengths: Sequence[int], batch_size: int, generator: torch.Gene
 # ---- Metrics ---------------------------------------------------------------------------------------------------------
 
 def metrics(predictions: Sequence[int], labels: Sequence[int]) -> dict[str, float]:
-    """Accuracy, F1 of class 1 and Matthews correlation of 0/1 predictions; 0 where undefined, as GLUE's scorer has it.
+    """Accuracy, F1 of class 1 and Matthews correlation of 0/1 predictions; 0 where undefined, as in GLUE's scorer.
 
-        F1 = 2 TP / (2 TP + FP + FN)
-        Matthews = (TP TN - FP FN) / sqrt((TP + FP) (TP + FN) (TN + FP) (TN + FN))
+        F1 = 2 TP / (2 TP + FP + FN)       Matthews = (TP TN - FP FN) / sqrt((TP+FP) (TP+FN) (TN+FP) (TN+FN))
     """
-    predictions, labels = numpy.asarray(predictions), numpy.asarray(labels)
-    if predictions.shape != labels.shape or predictions.ndim != 1:
-        raise ValueError(f"predictions {predictions.shape} and labels {labels.shape} must be of one length")
-    true_positives = int(((predictions == 1) & (labels == 1)).sum())
-    true_negatives = int(((predictions == 0) & (labels == 0)).sum())
-    false_positives = int(((predictions == 1) & (labels == 0)).sum())
-    false_negatives = int(((predictions == 0) & (labels == 1)).sum())
-    errors = false_positives + false_negatives
-    product = ((true_positives + false_positives) * (true_positives + false_negatives)
-               * (true_negatives + false_positives) * (true_negatives + false_negatives))
-    return {"accuracy": (true_positives + true_negatives) / max(len(labels), 1),
-            "f1": 2 * true_positives / max(2 * true_positives + errors, 1),
-            "matthews": ((true_positives * true_negatives - false_positives * false_negatives) / math.sqrt(product)
-                         if product else 0.0)}
+    pairs = [*zip(map(int, predictions), map(int, labels), strict=True)]
+    tp, tn, fp, fn = (pairs.count(pair) for pair in [(1, 1), (0, 0), (1, 0), (0, 1)])
+    product = (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)
+    return {"accuracy": (tp + tn) / max(len(pairs), 1), "f1": 2 * tp / max(2 * tp + fp + fn, 1),
+            "matthews": (tp * tn - fp * fn) / math.sqrt(product) if product else 0.0}

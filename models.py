@@ -17,7 +17,6 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -78,21 +77,20 @@ class Config:
             if field.type == "int":
                 low, high = (2 if key == "type_vocab_size" else 1), (1000 if "layers" in key else 1 << 24)
                 check(key, type(value) is int and low <= value <= high, f"a whole number from {low} to {high}")
-            elif field.type.startswith("float"):
-                check(key, type(value) in (int, float) and 0 <= value < 1 or value is field.default, "in [0, 1)")
             elif field.type == "bool":
                 check(key, type(value) is bool, "true or false")
+            elif field.type != "str":
+                check(key, type(value) in (int, float) and 0 <= value < 1 or value is field.default, "in [0, 1)")
             elif field.name == "hidden_act":
                 check(key, value in list(ACTIVATIONS), f"one of {', '.join(ACTIVATIONS)}")
-        width, heads = values["hidden_size"], values["num_attention_heads"]
-        key = "n_heads" if distilbert else "num_attention_heads"
-        check(key, width % heads == 0, f"a divisor of the width, {width}")
+        heads = "n_heads" if distilbert else "num_attention_heads"
+        check(heads, values["hidden_size"] % values["num_attention_heads"] == 0, "a divisor of the width")
         return Config(**values | ({"type_vocab_size": 0, "layer_norm_eps": 1e-12} if distilbert else {}))
 
 
-def initialise(parameters: Iterable[tuple[str, Tensor]], config: Config) -> None:
+def initialise(parameters: dict[str, Tensor], config: Config) -> None:
     """BERT's initial values, from torch's global generator: weights normal, biases 0, LayerNorm the identity."""
-    for name, parameter in parameters:
+    for name, parameter in parameters.items():
         if name.endswith("bias"):
             nn.init.zeros_(parameter)
         elif name.endswith("norm.weight"):
@@ -166,19 +164,19 @@ class Encoder(nn.Module):
         """ids (B, T) -> (B, T, H): the lookup alone. Typhoon's saliency is read off the gradient at its result."""
         return self.word_embeddings(ids)
 
-    def forward(self, embeddings: Tensor, segments: Tensor, attention_mask: Tensor, positions: Tensor | None = None,
+    def forward(self, embedded: Tensor, segments: Tensor, attention_mask: Tensor, positions: Tensor | None = None,
                 all_layers: bool = False, wanted: slice = slice(None)) -> Tensor | list[Tensor]:
-        """embeddings (B, T, H) from embed_words -> the last layer's hidden states (B, T, H).
+        """embedded (B, T, H) from embed_words -> the last layer's hidden states (B, T, H).
 
         segments (B, T); attention_mask (B, T), false at padding; positions (B, T), 0 to T - 1 where not given.
         all_layers: return the L + 1 hidden states, the embeddings' first.
         wanted: compute the last layer at these positions only; the classifier wants [CLS] alone.
         """
         if self.segment_embeddings is not None:
-            embeddings = embeddings + self.segment_embeddings(segments)
-        embeddings = embeddings + (self.position_embeddings.weight[:embeddings.shape[1]] if positions is None
-                                   else self.position_embeddings(positions))
-        states = [self.dropout(self.embedding_norm(embeddings))]  # (B, T, H)
+            embedded = embedded + self.segment_embeddings(segments)
+        weight = self.position_embeddings.weight
+        embedded = embedded + (weight[:embedded.shape[1]] if positions is None else F.embedding(positions, weight))
+        states = [self.dropout(self.embedding_norm(embedded))]  # (B, T, H)
         attention_mask = attention_mask.bool()[:, None, None, :]  # (B, 1, 1, T): for every head and query
         for layer in self.layers:
             hidden = states[-1][:, wanted] if layer is self.layers[-1] else states[-1]
@@ -210,7 +208,7 @@ class MaskedLM(nn.Module):
         self.config = config
         self.encoder = Encoder(config)
         self.predict = PredictionHead(config, self.encoder.word_embeddings)
-        initialise(self.named_parameters(), config)
+        initialise(dict(self.named_parameters()), config)
 
     @classmethod
     def from_pretrained(cls, directory: str | Path) -> MaskedLM:
@@ -225,14 +223,10 @@ class MaskedLM(nn.Module):
         """ids, segments, attention_mask (B, T) -> logits (B, T, V)."""
         return self.predict(self.encoder(self.encoder.embed_words(ids), segments, attention_mask))
 
-    def forward_selected(self, embeddings: Tensor, segments: Tensor, attention_mask: Tensor,
-                         selected: Tensor) -> Tensor:
-        """embeddings (B, T, H) of the corrupted ids, selected (B, T) bool -> logits (S, V), row by row.
-
-        V is so large that the head outweighs a small encoder: it runs where it is asked for only.
-        """
-        hidden = self.encoder(embeddings, segments, attention_mask)  # (B, T, H)
-        return self.predict(hidden[selected])  # (S, H) -> (S, V)
+    def forward_selected(self, embedded: Tensor, segments: Tensor, attention_mask: Tensor, selected: Tensor) -> Tensor:
+        """embedded (B, T, H), the corrupted ids; selected (B, T) bool -> logits (S, V), row by row."""
+        hidden = self.encoder(embedded, segments, attention_mask)  # (B, T, H)
+        return self.predict(hidden[selected])  # (S, H) -> (S, V): only there, as V outweighs a small encoder
 
 
 class MAELM(nn.Module):
@@ -252,23 +246,22 @@ class MAELM(nn.Module):
         self.encoder = Encoder(config)
         self.decoder = nn.ModuleList(TransformerLayer(config) for _ in range(decoder_layers))
         self.predict = PredictionHead(config, self.encoder.word_embeddings)
-        initialise(self.named_parameters(), config)
+        initialise(dict(self.named_parameters()), config)
 
     @classmethod
     def from_pretrained(cls, directory: str | Path, decoder_layers: int = 4) -> MAELM:
         """A checkpoint in the Hugging Face layout, see `load`; no checkpoint has the decoder."""
         return load(directory, cls, decoder_layers, Tokenizer.from_pretrained(directory).mask_id)
 
-    def forward_selected(self, embeddings: Tensor, segments: Tensor, attention_mask: Tensor,
-                         selected: Tensor) -> Tensor:
-        """embeddings (B, T, H), selected (B, T) bool -> logits (S, V), row by row: encode, place, decode, predict."""
+    def forward_selected(self, embedded: Tensor, segments: Tensor, attention_mask: Tensor, selected: Tensor) -> Tensor:
+        """embedded (B, T, H), selected (B, T) bool -> logits (S, V), row by row: encode, place, decode, predict."""
         visible = attention_mask & ~selected  # (B, T)
-        encoded = self.forward_encoder(embeddings, segments, visible)  # (B, T', H)
+        encoded = self.forward_encoder(embedded, segments, visible)  # (B, T', H)
         placed = self.place(encoded, visible)  # (B, T, H)
         decoded = self.forward_decoder(placed, attention_mask)  # (B, T, H)
         return self.predict(decoded[selected])  # (S, H) -> (S, V)
 
-    def forward_encoder(self, embeddings: Tensor, segments: Tensor, visible: Tensor) -> Tensor:
+    def forward_encoder(self, embedded: Tensor, segments: Tensor, visible: Tensor) -> Tensor:
         """The visible positions of each row as a shorter sequence, which keeps its position ids -> (B, T', H).
 
         T' is the largest number of visible positions in a row; the other rows end in padding.
@@ -277,8 +270,8 @@ class MAELM(nn.Module):
         positions = (~visible).byte().argsort(dim=1, stable=True)[:, :int(number_visible.max())]  # (B, T'), in order
         kept = torch.arange(positions.shape[1], device=visible.device) < number_visible  # (B, T'), false at padding
         positions = positions * kept  # padding repeats position 0, so that nothing left out is even read
-        embeddings = embeddings.gather(1, positions[..., None].expand(-1, -1, embeddings.shape[2]))  # (B, T', H)
-        return self.encoder(embeddings, segments.gather(1, positions), kept, positions)
+        embedded = embedded.gather(1, positions[..., None].expand(-1, -1, embedded.shape[2]))  # (B, T', H)
+        return self.encoder(embedded, segments.gather(1, positions), kept, positions)
 
     def place(self, encoded: Tensor, visible: Tensor) -> Tensor:
         """encoded (B, T', H) at the visible (B, T) positions, [MASK] + position embedding elsewhere -> (B, T, H)."""
@@ -306,7 +299,7 @@ class Classifier(nn.Module):
         self.classifier = nn.Linear(config.hidden_size, num_labels)
         usual_dropout = 0.2 if distilbert else config.hidden_dropout_prob
         self.dropout = nn.Dropout(usual_dropout if config.classifier_dropout is None else config.classifier_dropout)
-        initialise(self.named_parameters(), config)
+        initialise(dict(self.named_parameters()), config)
 
     @classmethod
     def from_pretrained(cls, directory: str | Path, num_labels: int = 2) -> Classifier:
@@ -319,8 +312,8 @@ class Classifier(nn.Module):
 
     def forward(self, ids: Tensor, segments: Tensor, attention_mask: Tensor) -> Tensor:
         """ids, segments, attention_mask (B, T) -> logits (B, num_labels)."""
-        embeddings = self.encoder.embed_words(ids)
-        first = self.encoder(embeddings, segments, attention_mask, wanted=slice(1))[:, 0]  # (B, H): [CLS]
+        embedded = self.encoder.embed_words(ids)
+        first = self.encoder(embedded, segments, attention_mask, wanted=slice(1))[:, 0]  # (B, H): [CLS]
         pooled = F.relu(self.pre_classifier(first)) if self.pre_classifier else torch.tanh(self.encoder.pooler(first))
         return self.classifier(self.dropout(pooled))
 
@@ -348,12 +341,11 @@ predict.output                       cls.predictions.decoder                    
 pre_classifier                       -                                           pre_classifier
 classifier                           classifier                                  classifier
 """
-# Keys that nothing here needs: index buffers, BERT's next-sentence head, TinyBERT's distillation, a copy of decoder.bias.
+# Keys that nothing here needs: index buffers, next-sentence head, TinyBERT's distillation, a copy of decoder.bias.
 KNOWN_EXTRAS = re.compile(r"embeddings\.(position_ids|token_type_ids)|cls\.seq_relationship\.(weight|bias)"
                           r"|fit_dense(s\.\d+)?\.(weight|bias)|cls\.predictions\.bias")
-DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64}
-WEIGHT_FILES, VOCABULARY_FILES = ("model.safetensors", "pytorch_model.bin"), ("vocab.txt", "tokenizer_config.json")
-MODEL_FILES = {"config.json", *WEIGHT_FILES, *VOCABULARY_FILES}
+MODEL_FILES = ("config.json", "vocab.txt", "tokenizer_config.json", "model.safetensors", "pytorch_model.bin")
+DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64}  # I64: index buffers
 
 
 def checkpoint_keys(config: Config) -> dict[str, str]:
@@ -368,6 +360,17 @@ def checkpoint_keys(config: Config) -> dict[str, str]:
     return keys
 
 
+def backbone_files(directory: str | Path) -> dict[str, Path]:
+    """The files that are read from a model's directory, by name; of two files with weights, model.safetensors."""
+    files = {name: Path(directory, name) for name in MODEL_FILES if Path(directory, name).is_file()}
+    if "model.safetensors" in files:
+        files.pop("pytorch_model.bin", None)
+    elif "pytorch_model.bin" not in files:
+        raise UserError(f"{directory}: has no model.safetensors and no pytorch_model.bin; give a model in the Hugging "
+                        "Face layout")
+    return files
+
+
 def load(directory: str | Path, model_class: type, *arguments) -> nn.Module:
     """model_class(config, *arguments) with the weights of a checkpoint in the Hugging Face layout, as float32.
 
@@ -376,49 +379,47 @@ def load(directory: str | Path, model_class: type, *arguments) -> nn.Module:
     model.newly_initialised. Raises UserError naming the key for anything else: a key unknown or missing, a shape, a
     dtype, NaN, a config or a vocabulary that does not fit.
     """
-    config, path = Config.from_pretrained(directory), weights_file(directory)
-    files = backbone_files(directory)
+    config, files = Config.from_pretrained(directory), backbone_files(directory)
+    path = files.get("model.safetensors") or files["pytorch_model.bin"]
+
+    def refuse(what: str) -> UserError:
+        return UserError(f"{path}: {what}; give a whole checkpoint, with all files from one place")
+
     if "vocab.txt" in files and (tokens := len(Tokenizer.from_pretrained(directory).tokens)) != config.vocab_size:
-        raise UserError(f"{files['vocab.txt']}: has {tokens} tokens, but vocab_size in config.json is "
-                        f"{config.vocab_size}; take both from one checkpoint")
+        raise refuse(f"vocab.txt has {tokens} tokens, but vocab_size in config.json is {config.vocab_size}")
     keys = checkpoint_keys(config)
-    names = {key: name for name, key in keys.items()}
-    tensors = read_safetensors(path) if path.suffix == ".safetensors" else read_pickle(path)
-    if "cls.predictions.bias" in tensors:  # where both are there, it is the decoder's that transformers adds
-        tensors.setdefault("cls.predictions.decoder.bias", tensors["cls.predictions.bias"])
-    found: dict[str, tuple[str, Tensor]] = {}  # our name -> key in the file, tensor
-    for key, tensor in tensors.items():
+    names, found = {key: name for name, key in keys.items()}, {}  # found: our name -> key in this file, tensor
+    for key, tensor in read_tensors(path).items():
         plain = re.sub(r"\.beta$", ".bias", re.sub(r"\.gamma$", ".weight", key.removeprefix(config.model_type + ".")))
         name = names.get(plain)
         if name is None and not KNOWN_EXTRAS.fullmatch(plain):
-            raise UserError(f"{path}: {key!r} is no part of the {config.model_type} model that config.json describes; "
-                            "give files of one checkpoint")
+            raise refuse(f"{key!r} is no part of the {config.model_type} model that config.json describes")
         if name in found and not torch.equal(found[name][1].float(), tensor.float()):
-            raise UserError(f"{path}: {key!r} and {found[name][0]!r} are one parameter with two values; remove one")
-        if name is not None:
-            found[name] = key, tensor
-    output, words = found.get("predict.output.weight"), found.get("encoder.word_embeddings.weight")
-    if config.tie_word_embeddings and output and words and not torch.equal(output[1].float(), words[1].float()):
+            raise refuse(f"{key!r} and {found[name][0]!r} are two values for one parameter")
+        found[name or plain] = key, tensor
+    if "cls.predictions.bias" in found:  # where both are there, transformers adds decoder.bias
+        found.setdefault("predict.output.bias", found["cls.predictions.bias"])
+    words, output = found.get("encoder.word_embeddings.weight"), found.get("predict.output.weight")
+    if config.tie_word_embeddings and words and output and not torch.equal(words[1].float(), output[1].float()):
         print(f"{path}: {output[0]} differs from the word embeddings, so the two are not tied")
         config = replace(config, tie_word_embeddings=False)
 
-    with torch.device("meta"):  # for the shapes: takes no memory and draws no random numbers
+    with torch.device("meta"):  # shapes without memory, and without a random number drawn
         model = model_class(config, *arguments)
-    model.vocabulary = {name: files[name].read_bytes() for name in VOCABULARY_FILES if name in files}  # for `save`
     state, missing = {}, []
     for name, parameter in model.named_parameters():
         value = torch.empty(parameter.shape)
         if name in found:
             key, tensor = found[name]
             if tensor.shape != parameter.shape or not tensor.is_floating_point():
-                raise UserError(f"{path}: {key!r} is {tensor.dtype} of shape {list(tensor.shape)}, but config.json asks "
-                                f"for a float of {list(parameter.shape)}; give files of one checkpoint")
+                raise refuse(f"{key!r} is {tensor.dtype} of shape {list(tensor.shape)}, but config.json asks for "
+                             f"floats of shape {list(parameter.shape)}")
             if not value.copy_(tensor).isfinite().all():
-                raise UserError(f"{path}: {key!r} holds NaN or infinity; the checkpoint is damaged, get it again")
+                raise refuse(f"{key!r} holds NaN or infinity")
         elif name.startswith("encoder.") and "pooler" not in name:
-            raise UserError(f"{path}: {keys[name]!r} is missing; give a whole {config.model_type} checkpoint")
+            raise refuse(f"{keys[name]!r} is missing")
         else:
-            initialise([(name, value)], config)
+            initialise({name: value}, config)
             missing.append(keys.get(name, "decoder.*"))  # MAE-LM's decoder is in no checkpoint
         state[name] = nn.Parameter(value)
     if config.tie_word_embeddings and hasattr(model, "predict"):
@@ -427,56 +428,51 @@ def load(directory: str | Path, model_class: type, *arguments) -> nn.Module:
     model.newly_initialised = list(dict.fromkeys(missing))
     if missing:
         print(f"{path}: newly initialised, as it lacks them: {', '.join(model.newly_initialised)}")
+    model.vocabulary = {name: files[name].read_bytes() for name in MODEL_FILES[1:3] if name in files}  # for `save`
     return model
 
 
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Key -> tensor of a .safetensors or .bin file; UserError for anything that is not one, or not whole."""
+    try:
+        return read_safetensors(path) if path.suffix == ".safetensors" else read_pickle(path)
+    except Exception as error:  # there is no list of what json and torch raise at damaged and hostile files
+        reason = str(error).splitlines()[0][:200] if isinstance(error, ValueError) else type(error).__name__
+        raise UserError(f"{path}: is no whole file of tensors ({reason}); get it again") from None
+
+
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Key -> tensor. The file is the header's size in 8 bytes, the header in JSON, and the tensors' bytes.
-
-    The tensors must fill the file without gap or overlap, and no memory is taken for more than the file holds.
-    """
-    def refuse(what: str) -> UserError:
-        return UserError(f"{path}: {what}; the file is damaged, get it again")
-
-    tensors, entries, position, size = {}, [], 0, path.stat().st_size
+    """The file: its header's size in 8 bytes, the header in JSON, the bytes of the tensors without gap or overlap."""
+    tensors, position, size = {}, 0, path.stat().st_size
     with path.open("rb") as file:
         header_size = int.from_bytes(file.read(8), "little")
-        if not 8 <= size - header_size or header_size > 100_000_000:
-            raise refuse(f"a header of {header_size} bytes does not fit a file of {size}")
-        try:
-            header = json.loads(file.read(header_size))
-            header.pop("__metadata__", None)
-        except (ValueError, RecursionError, AttributeError) as error:
-            raise refuse(f"the header is no JSON object ({error})") from None
-        for key, entry in header.items():
-            match entry:
-                case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(begin), int(end)]} if (
-                        dtype in DTYPES and len(shape) < 9 and all(type(n) is int and n >= 0 for n in shape)):
-                    entries.append((begin, end, key, DTYPES[dtype], shape))
-                case _:
-                    raise refuse(f"{key!r} is described as {str(entry)[:100]}")
-        for begin, end, key, dtype, shape in sorted(entries):
-            if begin != position or end - begin != math.prod(shape) * dtype.itemsize or end > size - 8 - header_size:
-                raise refuse(f"{key!r} cannot have the shape {shape} and the bytes from {begin} to {end}")
+        body_size = size - 8 - header_size
+        if body_size < 0 or header_size > 100_000_000:
+            raise ValueError(f"the header cannot have {header_size} of {size} bytes")
+        header = json.loads(file.read(header_size))
+        header.pop("__metadata__", None)
+        for key, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+            (begin, end), dtype, shape = entry["data_offsets"], DTYPES.get(entry["dtype"]), entry["shape"]
+            if dtype is None or len(shape) > 2 or end - begin != math.prod(shape) * dtype.itemsize:
+                raise ValueError(f"{key!r} is described as {entry}")
+            if begin != position or end > body_size:  # so no memory is taken for more than the file holds
+                raise ValueError(f"{key!r} cannot lie in bytes {begin} to {end} of {body_size}")
             data, position = torch.empty(end - begin, dtype=torch.uint8), end
-            if file.readinto(data.numpy()) != end - begin:
-                raise refuse(f"it ends within {key!r}")
+            file.readinto(data.numpy())
             tensors[key] = data.view(dtype).reshape(shape)
-        if position != size - 8 - header_size:
-            raise refuse(f"the tensors end at byte {position} of {size - 8 - header_size}")
+        if position != body_size:
+            raise ValueError(f"{body_size - position} bytes belong to no tensor")
     return tensors
 
 
 def read_pickle(path: Path) -> dict[str, Tensor]:
-    """Key -> tensor of a pytorch_model.bin. Only tensors are unpickled, no code in the file is ever run."""
-    try:
-        tensors = torch.load(path, map_location="cpu", weights_only=True)
-        plain = all(isinstance(key, str) and tensor.device.type == "cpu" and tensor.dtype in DTYPES.values()
-                    and tensor.untyped_storage().nbytes() >= tensor.nbytes for key, tensor in tensors.items())
-    except Exception as error:  # torch has no list of what it raises at damaged and hostile files
-        raise UserError(f"{path}: is damaged or not just tensors ({type(error).__name__}); get another") from None
-    if not plain:
-        raise UserError(f"{path}: is not just tensors; get another")
+    """With weights_only, torch makes tensors and plain containers, and never runs code that the file brings along."""
+    tensors = torch.load(path, map_location="cpu", weights_only=True)
+    for key, tensor in tensors.items():
+        if type(key) is not str or tensor.dtype not in DTYPES.values():
+            raise ValueError(f"{key!r} is no tensor of {', '.join(DTYPES)}")
+        if tensor.untyped_storage().nbytes() < tensor.nbytes:
+            raise ValueError(f"{key!r} is larger than its data")
     return tensors
 
 
@@ -508,7 +504,7 @@ def save(model: nn.Module, directory: str | Path, architecture: str, num_labels:
     header = json.dumps(header).encode()
     header += b" " * (-len(header) % 8)  # so that the tensors are aligned
     try:
-        if directory.exists() and {file.name for file in directory.iterdir()} - MODEL_FILES:
+        if directory.exists() and not {file.name for file in directory.iterdir()} <= set(MODEL_FILES):
             raise UserError(f"{directory}: holds other files than a model's; give another directory")
         directory.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{directory.name}-", dir=directory.parent) as temporary:
@@ -551,27 +547,11 @@ def find_model(name_or_directory: str | Path) -> Path:
     hub_id, revision, weights, sha256 = BACKBONES[str(name_or_directory)]
     folder, names = "models--" + hub_id.replace("/", "--"), ("config.json", "vocab.txt", weights)
     home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
-    hub_cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home, "hub")).expanduser()
-    theirs, ours = hub_cache / folder / "snapshots" / revision, cache_dir() / folder / revision
-    for directory in (theirs, ours):
-        if all((directory / name).is_file() for name in names):
-            return directory
+    theirs = Path(os.environ.get("HF_HUB_CACHE") or Path(home, "hub"), folder, "snapshots", revision).expanduser()
+    if all((theirs / name).is_file() for name in names):
+        return theirs
+    ours = cache_dir() / folder / revision
     endpoint = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
-    for name in names:
-        if not (ours / name).is_file():
-            fetch(f"{endpoint}/{hub_id}/resolve/{revision}/{name}", ours / name, sha256 if name == weights else None)
+    for name in names:  # those that are there already are left alone
+        fetch(f"{endpoint}/{hub_id}/resolve/{revision}/{name}", ours / name, sha256 if name == weights else None)
     return ours
-
-
-def weights_file(directory: str | Path) -> Path:
-    """model.safetensors, else pytorch_model.bin; UserError where there is neither."""
-    for name in WEIGHT_FILES:
-        if (path := Path(directory, name)).is_file():
-            return path
-    raise UserError(f"{directory}: has neither {' nor '.join(WEIGHT_FILES)}; give a model in the Hugging Face layout")
-
-
-def backbone_files(directory: str | Path) -> dict[str, Path]:
-    """Every file that is read from a model's directory, by name; the run log keeps their fingerprints."""
-    names = ("config.json", *VOCABULARY_FILES, weights_file(directory).name)
-    return {name: Path(directory, name) for name in names if Path(directory, name).is_file()}

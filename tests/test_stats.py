@@ -302,10 +302,10 @@ def ninety(tmp_path_factory):
 def test_text_of_ninety_runs_is_stable_to_the_character(ninety, capsys):
     text = output(capsys, ninety)
     assert text == (GOLDEN / "stats_synthetic_90_runs.txt").read_text()
-    plot = text[text.index("Intervals of Table 2a"):].splitlines()
-    assert all(re.search(r"(\[.*o|o.*\])", line) for line in plot[3:15])
+    plot = text[text.index("Intervals of Table 2a"):].splitlines()[:15]
+    assert all(re.search(r"(\[.*o|o.*\])", line) for line in plot[3:]) and len(plot) == 15
     assert max(map(len, plot)) <= 80
-    zero = {line.index("|") for line in plot[3:15] if "|" in line}
+    zero = {line.index("|") for line in plot[3:] if "|" in line}
     assert len(zero) == 1 and plot[2][zero.pop()] == "0"
     for finding in ("significantly better\n", "significantly worse\n", "  shown to be equivalent",
                     "yet shown to be equivalent", "no significant difference"):
@@ -369,7 +369,7 @@ def test_effective_rank_table_has_both_objectives_side_by_side(tmp_path, capsys)
     rows = numbers(capsys, write(tmp_path / "runs", *logs))["table_4"]
     assert len(rows) == 4 * 3  # conditions x layers
     row = next(r for r in rows if (r["input"], r["tokens"], r["layer"]) == ("masked", "real", 2))
-    assert [row[f"{stage}/{o}"] for stage in ("before", "adapted") for o in ("mlm", "mae")] == [120.5, 120.5, 120.5, 160.5]
+    assert [row["before/mlm"], row["before/mae"], row["adapted/mlm"], row["adapted/mae"]] == [120.5] * 3 + [160.5]
     text = output(capsys, tmp_path / "runs")
     assert re.search(r"mrpc +tinybert +typhoon +0.4 +masked +real +2 +120.5 +120.5 +120.5 +160.5 +120.5 +160.5\n", text)
 

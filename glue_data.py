@@ -17,6 +17,7 @@ import json
 import os
 import re
 import unicodedata
+import urllib.error
 import urllib.request
 import zipfile
 import zlib
@@ -133,11 +134,13 @@ def receive(url: str, file: BinaryIO, timeout: float) -> bool:
                 raise OSError("only http: and https: are fetched")
             if response.headers.get_content_type() == "text/html":
                 raise OSError("a web page came in its place")
-            content_range, end = response.headers.get("Content-Range", ""), response.length
-            if content_range.startswith(f"bytes {size}-"):
-                end = int(content_range.rpartition("/")[2])
-            else:  # all of it comes, asked or not
+            content_range, end = response.headers.get("Content-Range"), response.length
+            if content_range is None:  # all of it comes, asked or not
                 size = file.truncate(0)
+            elif content_range.startswith(f"bytes {size}-"):
+                end = int(content_range.rpartition("/")[2])
+            else:
+                raise OSError(f"the server sends {content_range} instead")
             if end is None and not response.chunked:  # a chunked body marks its own end
                 raise OSError("the server does not say how long it is")
             with tqdm(total=end, initial=size, unit="B", unit_scale=True, leave=False, disable=None) as bar:
@@ -152,6 +155,8 @@ def receive(url: str, file: BinaryIO, timeout: float) -> bool:
         os.fsync(file.fileno())
         return True
     except (OSError, http.client.HTTPException) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
         if before and getattr(error, "code", None) == 416:
             file.truncate(0)  # the file has more than there is
         elif file.seek(0, os.SEEK_END) <= before:
@@ -326,7 +331,7 @@ class Tokenizer:
         path, options = Path(directory) / "tokenizer_config.json", {}
         try:
             if os.path.exists(path):
-                options = dict(json.loads("\n".join(read_lines(path))))
+                options = {**json.loads("\n".join(read_lines(path)))}
         except (ValueError, TypeError, RecursionError) as error:
             raise UserError(f"{path} is no JSON object ({error}); get the file again") from None
         keys = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
@@ -350,7 +355,8 @@ class Tokenizer:
             shorter = min(len(a), len(b), room // 2)
             keep_a, keep_b = (room - shorter, shorter) if len(a) > len(b) else (shorter, room - shorter)
             a, b = a[:keep_a], b[:keep_b]
-        first, second = [(self.cls_id, -1), *a, (self.sep_id, -1)], [*b, (self.sep_id, -1)] if text_b is not None else []
+        first = [(self.cls_id, -1), *a, (self.sep_id, -1)]
+        second = [*b, (self.sep_id, -1)] if text_b is not None else []
         return Encoding([piece for piece, _ in first + second], [0] * len(first) + [1] * len(second),
                         [word for _, word in first + second])
 
@@ -367,7 +373,7 @@ class Tokenizer:
 
     def split_text(self, text: str) -> list[str]:
         """A text's words: cleaned, normalised, and split at white space and around every punctuation mark."""
-        text = "".join(c for c in text if c in "\t\n\r" or c != "\ufffd" and category(c) not in ("Cc", "Cf", "Co", "Cs"))
+        text = "".join(c for c in text.replace("\ufffd", "") if c in "\t\n\r" or category(c) not in ("Cc", "Cf", "Co", "Cs"))
         if self.chinese_characters:
             text = CHINESE.sub(r" \1 ", text)
         if self.strip_accents:

@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 import tempfile
+import warnings
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -467,7 +468,9 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 def read_pickle(path: Path) -> dict[str, Tensor]:
     """With weights_only, torch makes tensors and plain containers, and never runs code that the file brings along."""
-    tensors = torch.load(path, map_location="cpu", weights_only=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they are about pickle's versions
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
     for key, tensor in tensors.items():
         if type(key) is not str or tensor.dtype not in DTYPES.values():
             raise ValueError(f"{key!r} is no tensor of {', '.join(DTYPES)}")

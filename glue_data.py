@@ -117,7 +117,7 @@ def fetch(url: str, destination: str | Path, sha256: str | None = None, timeout:
                 raise OSError(f"its sha256 is {found}, not {sha256}")
             os.replace(partial, destination)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise DownloadError(f"{url} cannot be downloaded to {destination} ({error}); check the network, the proxy "
+        raise DownloadError(f"{url} cannot be downloaded to {destination} ({error!s:.200}); check the network, the proxy "
                             "variables and the disk, or put the file there by hand") from None
     return destination
 
@@ -175,7 +175,7 @@ def extract(archive: Path, members: Sequence[str]) -> None:
                     partial.write_bytes(opened.read(member))
                     os.replace(partial, path)
     except (OSError, EOFError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"{archive} cannot be unpacked ({error}); delete it and try again") from None
+        raise UserError(f"{archive} cannot be unpacked ({error!s:.200}); delete it and try again") from None
 
 
 def file_fingerprint(path: str | Path) -> dict:
@@ -284,12 +284,13 @@ CATEGORIES = {code: "Lo" for span in """
     1182F-11FFF 12FF1-1612F 16D6D-16F4F 16FE2-16FE4 1CF00-1D128 1D25B-1D25C 1E000-1E6F5 1E944-1E95F""".split()
     for first, last in [span.split("-")] for code in range(int(first, 16), int(last, 16) + 1)}
 CATEGORIES |= {0x166D: "Po", 0x1734: "Mn", 0x111C9: "Po", 0x1171E: "Mn"}
+CONTROL = ("Cc", "Cf", "Co", "Cs")  # dropped; unassigned code points, Cn, are not
 CHINESE = re.compile("([\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b81f"
                      "\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f])")
 
 
 def category(character: str) -> str:
-    """Unicode's general category in two letters, such as Po; P is punctuation, C control characters and the like."""
+    """Unicode's general category in two letters, such as Po for punctuation or Mn for accents."""
     return CATEGORIES.get(ord(character)) or unicodedata.category(character)
 
 
@@ -364,7 +365,7 @@ class Tokenizer:
         """A text's pieces, each as its id and the number of its word."""
         pieces: list[tuple[int, int]] = []
         for chunk in text.split(" "):
-            if chunk not in self.cache:  # nine in ten are
+            if chunk not in self.cache:  # seven in eight are: 0.5 s instead of 2 for all of MRPC and CoLA
                 words = [self.split_word(word) for word in self.split_text(chunk)]
                 self.cache[chunk] = [(piece, number) for number, word in enumerate(words) for piece in word]
             first = pieces[-1][1] + 1 if pieces else 0
@@ -373,7 +374,7 @@ class Tokenizer:
 
     def split_text(self, text: str) -> list[str]:
         """A text's words: cleaned, normalised, and split at white space and around every punctuation mark."""
-        text = "".join(c for c in text.replace("\ufffd", "") if c in "\t\n\r" or category(c) not in ("Cc", "Cf", "Co", "Cs"))
+        text = "".join(c for c in text if c in "\t\n\r" or c != "\ufffd" and category(c) not in CONTROL)
         if self.chinese_characters:
             text = CHINESE.sub(r" \1 ", text)
         if self.strip_accents:
@@ -400,31 +401,26 @@ class Tokenizer:
 
 @dataclass
 class Batch:
-    ids: torch.Tensor  # (B, T) int64, T the longest of these B
+    """B examples, padded to the longest of them."""
+    ids: torch.Tensor  # (B, T) int64
     segments: torch.Tensor  # (B, T) int64
-    words: torch.Tensor  # (B, T) int64; words >= 0 are the maskable positions
+    words: torch.Tensor  # (B, T) int64, -1 at special tokens and padding: words >= 0 are the maskable positions
     attention_mask: torch.Tensor  # (B, T) bool, False at padding
     labels: torch.Tensor  # (B,) int64
 
 
 @dataclass
-class EncodedSplit:
-    """A whole split, padded, made once and kept on the device: MRPC's takes 9 MB."""
-    ids: torch.Tensor  # (N, T) int64
-    segments: torch.Tensor  # (N, T) int64
-    words: torch.Tensor  # (N, T) int64, -1 at special tokens and padding
+class EncodedSplit(Batch):
+    """All N examples of a split, made once and kept on the device: MRPC's train split takes 9 MB."""
     lengths: list[int]  # N, on the host
-    labels: torch.Tensor  # (N,) int64
 
     def batch(self, rows: Sequence[int]) -> Batch:
-        """The examples of these rows, cut to the longest of them."""
+        """The examples of these rows, cut to the longest of them; nothing waits for the device."""
         import torch
-        index_and_length = torch.tensor([rows, [self.lengths[row] for row in rows]])  # (2, B)
-        longest = int(index_and_length[1].max())  # on the host: no waiting for the device
-        rows, lengths = index_and_length.to(self.ids.device, non_blocking=True)
-        attention_mask = torch.arange(longest, device=self.ids.device) < lengths[:, None]  # (B, T)
-        return Batch(*(values[rows, :longest] for values in (self.ids, self.segments, self.words)), attention_mask,
-                     self.labels[rows])
+        longest = max(self.lengths[row] for row in rows)
+        rows = torch.tensor(rows).to(self.ids.device, non_blocking=True)
+        padded = (self.ids, self.segments, self.words, self.attention_mask)
+        return Batch(*(values[rows, :longest] for values in padded), self.labels[rows])
 
 
 def encode_split(examples: Sequence[Example], tokenizer: Tokenizer, max_length: int,
@@ -433,13 +429,16 @@ def encode_split(examples: Sequence[Example], tokenizer: Tokenizer, max_length: 
     import torch
     encodings = [tokenizer.encode(example.text_a, example.text_b, max_length) for example in examples]
     lengths = [len(encoding.ids) for encoding in encodings]
+    longest = max(lengths)
 
-    def pad(name: str, padding: int) -> torch.Tensor:  # (N, T); by way of numpy, in a fifth of the time
-        rows, longest = [getattr(encoding, name) for encoding in encodings], max(lengths)
+    def pad(rows: list[list[int]], padding: int) -> torch.Tensor:  # (N, T); by way of numpy, in a quarter of the time
         return torch.tensor(numpy.array([row + [padding] * (longest - len(row)) for row in rows]), device=device)
 
-    return EncodedSplit(pad("ids", tokenizer.pad_id), pad("segments", 0), pad("words", -1), lengths,
-                        torch.tensor([example.label for example in examples], device=device))
+    return EncodedSplit(ids=pad([encoding.ids for encoding in encodings], tokenizer.pad_id),
+                        segments=pad([encoding.segments for encoding in encodings], 0),
+                        words=pad([encoding.words for encoding in encodings], -1),
+                        attention_mask=pad([[1] * length for length in lengths], 0).bool(),
+                        labels=torch.tensor([example.label for example in examples], device=device), lengths=lengths)
 
 
 def token_frequency(split: EncodedSplit, vocabulary_size: int) -> torch.Tensor:

@@ -148,7 +148,6 @@ def detectable_effect(n: int, alpha: float, power: float = 0.8) -> float:
     """The true d_z that n pairs find significant with this power: two-sided paired t test, noncentral t."""
     from scipy.optimize import brentq
     from scipy.stats import nct, t as student
-
     df, critical = n - 1, student.isf(alpha / 2, n - 1)  # sf(critical, df, -x): where cdf(-critical, df, x) is NaN
     noncentrality = brentq(lambda x: nct.sf(critical, df, x) + nct.sf(critical, df, -x) - power, 0, 2 * critical + 5)
     return float(noncentrality) / math.sqrt(n)
@@ -264,9 +263,10 @@ def summaries(logs: list[dict], axes: Sequence[str], figures: Sequence[str]) -> 
 
 def comparisons(logs: list[dict], treatment: str, baselines: list[str], margin: float, alpha: float,
                 notes: list[str]) -> list[dict]:
-    """Table 2: treatment minus each baseline, paired by seed; what could not be paired goes into `notes`.
+    """Table 2: treatment minus each baseline, paired by seed; p values after Holm over its rows, of t and TOST apart.
 
-    A baseline that ignores the spread lends the one run it has of a seed at another spread: it would be the same run.
+    What could not be paired goes into `notes`. A baseline that ignores the spread lends the one run it has of a seed
+    at another spread: it would be the same run.
     """
     rows = []
     for axes, group in grouped(logs, "task", "model", "objective"):

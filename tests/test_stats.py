@@ -191,7 +191,9 @@ def test_effective_rank_of_known_matrices():
 
 
 def test_effective_rank_at_the_exact_boundary():
-    assert effective_rank(np.eye(10)) == effective_rank_of_second_moment(np.eye(10)) == 9
+    for scale in (1, 0.1, 0.3, 0.7, 1e-9, 1e9):  # 0.1 ** 2 summed nine times is below 0.9 of it summed ten times
+        equal = scale * np.eye(10)
+        assert effective_rank(equal) == effective_rank_of_second_moment(equal.T @ equal) == 9
     random = np.random.default_rng(4)
     for size, tau, expected in ((10, 0.9, 9), (10, 0.3, 3), (20, 0.95, 19), (30, 0.7, 21), (5, 0.2, 1)):
         for _ in range(20):  # rounding falls to either side

@@ -84,7 +84,7 @@ def simulate(monkeypatch):
     """compare_paired on many samples; the detectable effect depends only on n and alpha, so it is computed once."""
     monkeypatch.setattr(stats, "detectable_effect", functools.cache(stats.detectable_effect))
 
-    def run(n, mean, number=1500, **options):
+    def run(n, mean, number=1000, **options):
         random = np.random.default_rng(2)
         baseline = random.normal(0.8, 0.02, (number, n))
         return [compare_paired(b + d, b, **options) for b, d in zip(baseline, random.normal(mean, 0.01, (number, n)))]
@@ -114,7 +114,7 @@ def test_equivalence_is_claimed_wrongly_at_most_alpha_of_the_time(simulate):
 def test_the_detectable_difference_is_detected_with_80_percent_power(simulate):
     for n in (3, 8):
         true_difference = stats.detectable_effect(n, 0.05) * 0.01
-        assert within_error(np.mean([r.p_t < 0.05 for r in simulate(n, true_difference)]), 0.8, 1500)
+        assert within_error(np.mean([r.p_t < 0.05 for r in simulate(n, true_difference)]), 0.8, 1000)
 
 
 def test_detectable_effect_over_the_whole_range():
@@ -583,12 +583,12 @@ def test_a_log_damaged_anywhere_ends_in_success_or_one_sentence(tmp_path):
 
 @pytest.fixture(scope="module")
 def awkward(tmp_path_factory):
-    """Names that mean something in markdown and LaTeX."""
-    logs = [synthetic(model="a_b%c|d&e", masker=masker, seed=seed, ranks=True)
+    """Names that mean something in markdown and LaTeX, and one that is not ASCII; train.py writes UTF-8."""
+    logs = [synthetic(model="a_b%c|d&\u00e9", masker=masker, seed=seed, ranks=True)
             for masker in ("random", "rare_50%") for seed in (0, 1, 2)]
     directory = tmp_path_factory.mktemp("awkward")
     for i, log in enumerate(logs):
-        (directory / f"{i}.json").write_text(json.dumps(log))
+        (directory / f"{i}.json").write_text(json.dumps(log, ensure_ascii=False), encoding="utf-8")
     return [directory, "--treatment", "rare_50%"]
 
 
@@ -615,7 +615,7 @@ def test_latex_is_balanced_and_escaped(ninety, awkward, capsys):
         outside = re.sub(r"\$-\$|\\[a-z]+\{[^}]*\}|(?<!\\)&", "", text)
         assert not re.search(r"(?<!\\)[_%$#&]", outside)
         assert not re.search(r"(?<![\w$])-\d", text)  # a minus, not a hyphen
-    assert r"a\_b\%c|d\&e" in text and r"\caption{rare\_50\%" in text and r"d\_z" in text
+    assert "a\\_b\\%c|d\\&\u00e9" in text and r"\caption{rare\_50\%" in text and r"d\_z" in text
 
 
 def test_json_is_plain_json(ninety, awkward, capsys):

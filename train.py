@@ -68,7 +68,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--objective", choices=["mlm", "mae"], default="mlm", help="mae is MAE-LM: the encoder never sees the selected "
         "positions (default: mlm)")
     add("--decoder-layers", type=whole, default=4, metavar="N", help="of MAE-LM's decoder (default: 4)")
-    add("--mlm-epochs", type=number(int, 0), default=3, metavar="N", help="0 leaves adaptation out (default: 3)")
+    add("--mlm-epochs", type=number(int, 0), default=1, metavar="N", help="0 leaves adaptation out (default: 1)")
     add("--mlm-lr", type=rate, default=1e-4, metavar="LR", help="(default: 1e-4)")
     add("--cls-epochs", type=whole, default=3, metavar="N", help="(default: 3)")
     add("--cls-lr", type=rate, default=5e-5, metavar="LR", help="(default: 5e-5)")
@@ -99,7 +99,6 @@ if __name__ == "__main__":  # before torch is imported, so that --help, a mistyp
     signal.signal(signal.SIGTERM, stop)
     OPTIONS = parse_arguments()
 
-import ctypes
 import fcntl
 import hashlib
 import json
@@ -123,7 +122,6 @@ from glue_data import TASKS, EncodedSplit, Tokenizer, UserError, epoch_batches
 from stats import effective_rank_of_second_moment
 
 SAMPLE = Path(__file__).resolve().parent / "tests" / "sample"
-AXES = ("task", "model", "masker", "objective", "spread", "seed")
 EVALUATION_BATCH = 64
 
 
@@ -309,26 +307,23 @@ def score(settings: Namespace, classifier: models.Classifier, dev: EncodedSplit,
 def measure_effective_rank(encoder: models.Encoder, inputs: Inputs, selected: Tensor, stage: str) -> list[dict]:
     """Effective rank per layer (embeddings first) on the dev split, with the selected (N, T) as [MASK] and without.
 
-    Only the (H, H) second moment of each layer is kept, in float64, so memory does not grow with the data.
-    Source: "Representation Deficiency in Masked Language Modeling", where [MASK] takes up dimensions that real
-    tokens then lack.
+    Only each layer's second moment (H, H) is kept, in float64, so that memory does not grow with the data.
+    Source: "Representation Deficiency in Masked Language Modeling": [MASK] takes up dimensions that real tokens lack.
     """
     encoder.eval()
     moments = {}  # (input, tokens) -> (L + 1, H, H)
     for rows in epoch_batches(inputs.dev.lengths, EVALUATION_BATCH, None):
         batch = inputs.dev.batch(rows)
-        is_mask = selected[rows, :batch.ids.shape[1]]
-        masked = batch.ids.masked_fill(is_mask, inputs.tokenizer.mask_id)
-        for name, ids, groups in (("masked", masked, {"real": batch.attention_mask & ~is_mask, "[MASK]": is_mask}),
+        is_mask = selected[rows, :batch.ids.shape[1]]  # (B, T)
+        masked_ids = batch.ids.masked_fill(is_mask, inputs.tokenizer.mask_id)
+        for name, ids, groups in (("masked", masked_ids, {"real": batch.attention_mask & ~is_mask, "[MASK]": is_mask}),
                                   ("unmasked", batch.ids, {"all": batch.attention_mask})):
             layers = encoder(encoder.embed_words(ids), batch.segments, batch.attention_mask, all_layers=True)
             for tokens, where in groups.items():
-                rows_of = [hidden[where].double() for hidden in layers]  # L + 1 times (positions, H)
-                moment = torch.stack([hidden.T @ hidden for hidden in rows_of])
-                moments[name, tokens] = moments.get((name, tokens), 0) + moment
+                hidden = torch.stack(layers)[:, where].double()  # (L + 1, positions, H)
+                moments[name, tokens] = moments.get((name, tokens), 0) + hidden.transpose(1, 2) @ hidden
     moments["masked", "all"] = moments["masked", "real"] + moments["masked", "[MASK]"]
-    return [{"stage": stage, "input": name, "tokens": tokens,
-             "layers": [effective_rank_of_second_moment(moment.cpu().numpy()) for moment in layers]}
+    return [{"stage": stage, "input": name, "tokens": tokens, "layers": [*map(effective_rank_of_second_moment, layers)]}
             for (name, tokens), layers in sorted(moments.items())]
 
 
@@ -479,6 +474,14 @@ def read_inputs(task: str, folder: Path, backbone: Path, source: str, max_length
 
 # ---- The command -----------------------------------------------------------------------------------------------------
 
+def configure_torch() -> None:
+    """The same numbers every time, and full speed on the CPU."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with this
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # a debugging aid that writes every new tensor twice
+    torch.set_flush_denormal(True)  # AdamW's averages fade to such numbers, at which a CPU is a hundred times slower
+
+
 def main(options: Namespace) -> int:
     """The product of the axes. Returns the exit code: 0, or 1 when the numbers of a run went wrong."""
     unknown = [name for name in options.masker if name not in typhoon.maskers()]
@@ -487,14 +490,7 @@ def main(options: Namespace) -> int:
     if options.device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: torch sees no CUDA device here; use --device cpu")
     device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with this
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # a debugging aid that writes every new tensor twice
-    torch.set_flush_denormal(True)  # AdamW's averages fade to such numbers, at which a CPU is a hundred times slower
-    if hasattr(libc := ctypes.CDLL(None), "mallopt"):  # glibc: keep the step's large tensors instead of giving their
-        libc.mallopt(-3, 1 << 30)  # memory back to the system and faulting it in again, 8% of a step of TinyBERT
-        libc.mallopt(-1, (1 << 31) - 1)  # (M_MMAP_THRESHOLD and M_TRIM_THRESHOLD)
-
+    configure_torch()
     folders, backbones, source = find_inputs(options)
     inputs = {(task, model): read_inputs(task, folders[task], backbones[model], source, options.max_length, device)
               for task, model in itertools.product(folders, backbones)}  # all of it first: bad input ends before any run
@@ -504,24 +500,25 @@ def main(options: Namespace) -> int:
         "objective", "budget", "ema", "corruption", "mlm_epochs", "mlm_lr", "cls_epochs", "cls_lr", "batch_size",
         "max_length", "precision", "effective_rank")}
     shared |= {"device": device, "decoder_layers": options.decoder_layers if options.objective == "mae" else None}
-    runs = [Namespace(task=task, model=model, masker=masker, spread=spread, seed=seed, **shared) for
-            task, model, masker, spread, seed in itertools.product(*map(dict.fromkeys, (
-                folders, backbones, options.masker, options.spread, options.seed)))]
-    done = [already_done(out / f"{run_name(settings)}.json", settings, inputs[settings.task, settings.model])
-            for settings in runs]  # a log that disagrees also stops the command before any run
+    axes = map(dict.fromkeys, (folders, backbones, options.masker, options.spread, options.seed))  # each value once
+    runs = [Namespace(task=task, model=model, masker=masker, spread=spread, seed=seed, **shared)
+            for task, model, masker, spread, seed in itertools.product(*axes)]
+    planned = [(settings, inputs[settings.task, settings.model], out / f"{run_name(settings)}.json") for settings in runs]
+    for settings, read, path in planned:
+        already_done(path, settings, read)  # a log that disagrees stops the command before any run, too
     exit_code = 0
-    for settings, finished in zip(runs, done):
-        name, path = run_name(settings), out / f"{run_name(settings)}.json"
+    for settings, read, path in planned:
+        name = path.stem
         with claimed(path) as handle:
-            if already_done(path, settings, inputs[settings.task, settings.model]):
+            if already_done(path, settings, read):
                 print(f"{name}: {path} exists with the same configuration, skipped")
                 continue
             if handle is None:
                 print(f"{name}: another process is at it, skipped")
                 continue
-            print(f"{name}: {len(inputs[settings.task, settings.model].train.lengths)} training examples, {device}")
+            print(f"{name}: {len(read.train.lengths)} training examples, {device}", flush=True)
             try:
-                log, classifier = run(settings, inputs[settings.task, settings.model])
+                log, classifier = run(settings, read)
             except RunFailed as error:
                 print(f"train.py: {name} failed: {error}; no log was written", file=sys.stderr)
                 exit_code = 1
@@ -543,8 +540,6 @@ def command(options: argparse.Namespace) -> int:
     except UserError as error:
         print(f"train.py: {error}", file=sys.stderr)
     except OSError as error:
-        if error.filename is None and error.errno is None:
-            raise
         print(f"train.py: {error.filename or options.out}: {error.strerror}; free the disk or name another place with "
               "--out", file=sys.stderr)
     return 2

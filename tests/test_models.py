@@ -459,12 +459,18 @@ def test_a_pickle_that_runs_code_is_refused(form, tmp_path):
 
 @pytest.mark.parametrize("value", [
     torch.zeros(2), [torch.zeros(2)], {1: torch.zeros(2)}, {"a": 1}, {"a": [torch.zeros(2)]}, None, "text",
-    {"a": torch.zeros(2, dtype=torch.complex64)}, {"a": torch.eye(3).to_sparse()}, {"a": torch.zeros(2, device="meta")},
-    {WORD: torch.zeros(1).expand(57, 24)}])
+    {"a": torch.zeros(2, dtype=torch.complex64)}, {"a": torch.eye(3).to_sparse()},
+    {"a": torch.zeros(2, device="meta")}])
 def test_pickles_that_are_no_checkpoint(value, tmp_path):
     checkpoint(tmp_path, "bert", form="zip")
     torch.save(value, tmp_path / "pytorch_model.bin")
     refused(tmp_path, "pytorch_model.bin")
+
+
+def test_a_tensor_larger_than_its_data_is_refused(tmp_path):
+    """One number with the strides of a terabyte costs the file nothing, and must not cost memory either."""
+    checkpoint(tmp_path, "bert", base("bert") | {WORD: torch.zeros(1).expand(57, 24)}, "zip")
+    refused(tmp_path, f"'{WORD}' is larger than its data")
 
 
 def mutate(content: bytes, random_state: random.Random) -> bytes:
@@ -591,6 +597,23 @@ def test_a_full_disk_leaves_the_earlier_model(tmp_path, monkeypatch):
         model.save_pretrained(tmp_path / "fresh")
     monkeypatch.undo()
     assert sorted(os.listdir(tmp_path)) == ["empty", "saved"]
+
+
+def test_a_model_takes_its_name_when_it_is_whole(tmp_path, monkeypatch):
+    """A kill at any moment leaves no half model under that name: whole directories are renamed, nothing else."""
+    renamed, rename = [], Path.rename
+
+    def watched(self, target):
+        renamed.append((self.name, Path(target).name, sorted(os.listdir(self))))
+        assert not Path(target).exists()
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", watched)
+    whole = ["config.json", "model.safetensors", "vocab.txt"]
+    model = models.Classifier.from_pretrained(GOLDEN / "bert")
+    model.save_pretrained(tmp_path / "saved")
+    model.save_pretrained(tmp_path / "saved")
+    assert renamed == [("new", "saved", whole), ("saved", "old", whole), ("new", "saved", whole)]
 
 
 # ---- The forward passes ----------------------------------------------------------------------------------------------

@@ -117,8 +117,8 @@ def fetch(url: str, destination: str | Path, sha256: str | None = None, timeout:
                 raise OSError(f"its sha256 is {found}, not {sha256}")
             os.replace(partial, destination)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise DownloadError(f"{url} cannot be downloaded to {destination} ({error!s:.200}); check the network, the proxy "
-                            "variables and the disk, or put the file there by hand") from None
+        raise DownloadError(f"{url} cannot be downloaded to {destination} ({error!s:.200}); check the network, the "
+                            "proxy variables and the disk, or put the file there by hand") from None
     return destination
 
 

@@ -18,15 +18,16 @@ WORDS = """the wind storm typhoon Typhoon mask masked un able storm's cafe café
 strasse σ ς σας Σ 漢 字 漢字 한국 ᄒ ı i̇ I ﬁ fi … — “ ” € £ 😀 👩 2.5 10 [ ] ## # a's 。 𠀀 é ô à tre\u0301s""".split()
 PIECES = """ing ed s able ness storm phoon \u0301 é e σ ς 字 ᅡ ᆫ 😀 \u200d \u0327 i̇ ı . ' # 0 5""".split()
 CHARACTERS = string.ascii_letters + string.digits + string.punctuation
-VOCABULARY = ["[PAD]", *(f"[unused{i}]" for i in range(3)), "[UNK]", "[CLS]", "[SEP]", "[MASK]",
+VOCABULARY = [*(f"[unused{i}]" for i in range(3)), "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]",
               *dict.fromkeys([*CHARACTERS, *WORDS]),
               *dict.fromkeys("##" + piece for piece in [*string.ascii_letters, *PIECES])]
 OPTIONS = [(True, None, True), (False, None, True), (True, False, True), (False, True, False)]  # lower, strip, Chinese
 TEXTS = [
     "", " ", "\t\n", "the storm masked the wind", "  The   TYPHOON\tmasking\r\nstorms  ", "unable unableness qqq",
-    "the storm's wind, isn't it?!... --- (2.5%) $10 a+b=c <x> ^_^ `~|\\/ @#&*", "[SEP [MASK", "##ing # ## ###",
+    "the storm's wind, isn't it?!... --- (2.5%) $10 a+b=c <x> ^_^ `~|\\/ @#&*", "a$b+c<d=e>f^g`h|i~j", "[SEP [MASK", "##ing # ## ###",
     "café CAFÉ cafe\u0301 naïve NAI\u0308VE Über straße STRASSE ß ẞ", "\u0301 \u0301a a\u0301\u0327 \u0327\u0301",
-    "σας ΣΑΣ Σ ΟΔΥΣΣΕΥΣ", "İstanbul ISTANBUL ıi İ", "漢字かな漢 字a漢b 𠀀𪜀\U0002b820\U0002b920 豈 ㄱ", "한국 한글 \u1112\u1161\u11ab",
+    "σας ΣΑΣ Σ ΟΔΥΣΣΕΥΣ", "İstanbul ISTANBUL ıi İ",
+    "漢字かな漢 字a漢b 𠀀𪜀\U0002b820\U0002b920 a\U0002b820b a\U0002b920b a\ufa0eb 豈 ㄱ", "한국 한글 \u1112\u1161\u11ab",
     "😀😀 👩\u200d💻 🏽 🇩🇪 a😀b", "ﬁne ﬃ ① ½ ™ ℌ",
     "“curly” ‘quotes’ — dash – … «a» ¿b? 。、「c」", "€10 £5 ¥3 ¢ ° § ¶ © ±",
     "a\u0000b a\ufffdb a\u200bb a\u00adb a\ufeffb a\u2060b a\u0007b \u200b",

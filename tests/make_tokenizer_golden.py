@@ -24,7 +24,8 @@ VOCABULARY = [*(f"[unused{i}]" for i in range(3)), "[PAD]", "[UNK]", "[CLS]", "[
 OPTIONS = [(True, None, True), (False, None, True), (True, False, True), (False, True, False)]  # lower, strip, Chinese
 TEXTS = [
     "", " ", "\t\n", "the storm masked the wind", "  The   TYPHOON\tmasking\r\nstorms  ", "unable unableness qqq",
-    "the storm's wind, isn't it?!... --- (2.5%) $10 a+b=c <x> ^_^ `~|\\/ @#&*", "a$b+c<d=e>f^g`h|i~j", "[SEP [MASK", "##ing # ## ###",
+    "the storm's wind, isn't it?!... --- (2.5%) $10 a+b=c <x> ^_^ `~|\\/ @#&*",
+    "a$b+c<d=e>f^g`h|i~j", "[SEP [MASK", "##ing # ## ###",
     "café CAFÉ cafe\u0301 naïve NAI\u0308VE Über straße STRASSE ß ẞ", "\u0301 \u0301a a\u0301\u0327 \u0327\u0301",
     "σας ΣΑΣ Σ ΟΔΥΣΣΕΥΣ", "İstanbul ISTANBUL ıi İ",
     "漢字かな漢 字a漢b 𠀀𪜀\U0002b820\U0002b920 a\U0002b820b a\U0002b920b a\ufa0eb 豈 ㄱ", "한국 한글 \u1112\u1161\u11ab",

@@ -143,7 +143,8 @@ def receive(url: str, file: BinaryIO, timeout: float) -> bool:
                 raise OSError(f"the server sends {content_range} instead")
             if end is None and not response.chunked:  # a chunked body marks its own end
                 raise OSError("the server does not say how long it is")
-            with tqdm(total=end, initial=size, unit="B", unit_scale=True, leave=False, disable=None) as bar:
+            with tqdm(desc=os.path.basename(url), initial=size, total=end, unit="B", unit_scale=True, leave=False,
+                      disable=None) as bar:
                 while size != end and (block := response.read(1 << 16)):
                     if size == 0 and block.lstrip()[:1] == b"<":
                         raise OSError("a web page came in its place")

@@ -67,8 +67,8 @@ DOWNLOADS = {  # address -> sha256
 
 def cache_dir() -> Path:
     """Where downloads are kept: $TYPHOON_CACHE, else $XDG_CACHE_HOME/typhoon, else ~/.cache/typhoon."""
-    shared = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(os.environ.get("TYPHOON_CACHE") or shared / "typhoon")
+    own, shared = os.environ.get("TYPHOON_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    return Path(own) if own else Path(shared or Path.home() / ".cache", "typhoon")
 
 
 def find_task(task: str, data_dir: str | Path | None = None) -> Path:

@@ -684,6 +684,9 @@ def test_dropout_where_the_architectures_have_it():
     assert bert.encoder.layers[1].output_dropout.p == 0.2
     assert (distilbert.encoder.dropout.p, distilbert.dropout.p) == (0.1, 0.3)
     assert isinstance(distilbert.encoder.layers[0].output_dropout, torch.nn.Identity)
+    for family, expected in (("bert", 0.25), ("distilbert", 0.2)):  # before the classifier, where config.json is silent
+        config = models.Config(family, 9, 8, 1, 1, 8, hidden_dropout_prob=0.25)
+        assert models.Classifier(config).dropout.p == expected
     for model in (bert, distilbert):
         name = model.config.model_type
         one, other = (model.train()(*inputs(name)) for _ in range(2))

@@ -6,8 +6,8 @@ One run is two stages on one task [A]: `adapt` trains the backbone as a masked l
 training sentences, under one masker; `fine_tune` trains it as a classifier on the same sentences. `run` puts them
 together, and `main` takes the product of tasks, models, maskers, spreads and seeds and leaves one JSON log a run.
 
-Pairing [D]: for one seed, data order, dropout, classifier head and masks are drawn from four separate streams, so that
-runs which differ only in the masker start from the same weights and see the same batches in the same order.
+Pairing [D]: every purpose (head, order, dropout, masks) has a stream of random numbers of its own, so that runs of one
+seed which differ only in the masker start from the same weights and see the same batches in the same order.
 Sources of rules: [A] the paper's abstract, [C] its authors' 2023 code, [D] our decision.
 """
 from __future__ import annotations
@@ -101,6 +101,7 @@ if __name__ == "__main__":  # before torch is imported, so that --help, a mistyp
 
 import fcntl
 import hashlib
+import inspect
 import json
 import platform
 import time
@@ -191,6 +192,7 @@ def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[di
     dev_corrupted = corrupt(inputs.dev.ids, dev_selected, dev_masks)
     steps = settings.mlm_epochs * len(epoch_batches(inputs.train.lengths, settings.batch_size, None))
     optimiser, schedule = optimiser_and_schedule(model, settings.mlm_lr, steps)
+    embedding_weight = model.encoder.word_embeddings.weight.detach()  # detached: a masker's state must hold no graph
     history, best, encoder_weights = [], None, None
     for epoch in range(1, settings.mlm_epochs + 1):
         started, losses, counts = time.perf_counter(), [], []
@@ -206,7 +208,7 @@ def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[di
                 # The mean over the selected positions; max(): a batch in which nothing was selected has loss 0.
                 loss = F.cross_entropy(logits, batch.ids[selected], reduction="sum") / max(len(logits), 1)
             loss.backward()
-            masker.observe(embeddings.grad, model.encoder.word_embeddings.weight, batch.ids, batch.words, selected)
+            masker.observe(embeddings.grad, embedding_weight, batch.ids, batch.words, selected)
             optimiser.step()
             schedule.step()
             optimiser.zero_grad()
@@ -225,11 +227,11 @@ def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[di
               f"{history[-1]['masked_fraction']:.4f}, KL per token {history[-1]['kl_per_token']:.2e}, "
               f"{time.perf_counter() - started:.1f} s", flush=True)
     record = {"epochs": history, "best_epoch": best["epoch"], "last_epoch": settings.mlm_epochs}
-    if isinstance(masker, typhoon.TyphoonMasker):
-        rates = masker.rates().masked_fill(inputs.frequency == 0, torch.nan)  # types of this task only
-        by_rate = [v for v in rates.argsort(stable=True).tolist() if inputs.frequency[v] > 0]
-        named = [{"token": inputs.tokenizer.tokens[v], "rate": rates[v].item()} for v in by_rate]
-        record |= {"highest_rates": named[:-11:-1], "lowest_rates": named[:10]}
+    rates, occurs = masker.rates(), inputs.frequency > 0
+    if rates.min() < rates.max():  # which of the task's token types does this masker like most and least?
+        by_rate = [v for v in rates.argsort(stable=True).tolist() if occurs[v]]
+        record |= {key: [{"token": inputs.tokenizer.tokens[v], "rate": rates[v].item()} for v in ten] for key, ten in
+                   (("highest_rates", by_rate[:-11:-1]), ("lowest_rates", by_rate[:10]))}
     return encoder_weights, record
 
 
@@ -351,7 +353,8 @@ def run(settings: Namespace, inputs: Inputs) -> tuple[dict, models.Classifier]:
     fine_tuned = time.perf_counter()
     measure("fine-tuned")
     log = {"format": "typhoon-run-1", "run": run_name(settings), "sample": inputs.data_record["source"] == "sample",
-           "configuration": vars(settings), "data": inputs.data_record,
+           "configuration": vars(settings),
+           "masker_source": masker_source(settings.masker), "data": inputs.data_record,
            "backbone": inputs.backbone_record | {"parameters": sum(p.numel() for p in classifier.parameters()),
                                                  "newly_initialised": classifier.newly_initialised},
            "environment": {"python": platform.python_version(), "torch": torch.__version__, "numpy": numpy.__version__,
@@ -407,19 +410,27 @@ def write_log(path: Path, handle: int, log: dict) -> None:
     os.replace(path.with_suffix(".claim"), path)
 
 
+def masker_source(name: str) -> str:
+    """A fingerprint of the masker's class and those it builds on: a log from before an edit is not this run's."""
+    classes = typhoon.maskers()[name].__mro__[:-1]
+    return hashlib.sha256("".join(map(inspect.getsource, classes)).encode()).hexdigest()
+
+
 def already_done(path: Path, settings: Namespace, inputs: Inputs) -> bool:
     """Whether this run's log exists. UserError when it was made with another option, data file or backbone file."""
     if not path.exists():
         return False
     try:
         log = json.loads(path.read_text(encoding="utf-8"))
-        there = log["configuration"] | {"data": log["data"]["files"], "backbone": log["backbone"]["files"]}
+        there = log["configuration"] | {"data files": log["data"]["files"], "backbone files": log["backbone"]["files"],
+                                        f"code of {settings.masker}": log["masker_source"]}
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is not a run log ({type(error).__name__}); move it away, or choose another --out")
-    here = vars(settings) | {"data": inputs.data_record["files"], "backbone": inputs.backbone_record["files"]}
+    here = vars(settings) | {"data files": inputs.data_record["files"], "backbone files": inputs.backbone_record["files"],
+                             f"code of {settings.masker}": masker_source(settings.masker)}
     for key in here:
         if there.get(key) != here[key]:
-            what = (f"from other {key} files" if key in ("data", "backbone") else
+            what = (f"with other {key}" if " " in key else
                     f"with --{key.replace('_', '-')} {there.get(key)}, and this run has {here[key]}")
             raise UserError(f"{path} exists and was made {what}; choose another --out, or move that log away")
     return True

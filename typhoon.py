@@ -48,9 +48,10 @@ def calibrate(scores: Tensor, seen: Tensor, frequency: Tensor, budget: float, sp
 
     spread 0, scores that are all equal, or no type seen: every rate is the budget.
 
-    A rate is a probability, so c * weight is capped at 1 and c grows for the others until the budget is met. To find
-    it without a loop, sort the weights in descending order: T_k, the budget spent when c = 1 / weight_k and the k-th
-    type just reaches 1, grows with k, and the capped types are those with T_k < budget.
+    A type not seen yet gets the top weight, so that it is masked, and so scored, soon. A rate is a probability: where
+    c * weight would pass 1 it is capped, and c grows until the other types meet the budget. To find c without a loop,
+    sort the types by weight, largest first. spent[k] is what masking costs when c = 1 / weight[k], at which type k just
+    reaches rate 1. It grows with k, so the types with spent[k] < budget are the capped ones.
 
     scores (V,), seen (V,) bool, frequency (V,) summing to 1 over the maskable tokens, budget in (0, 1) as a fraction
     of the maskable tokens, spread in [0, 1].  Returns rates (V,) float64 in [0, 1], in the order of the scores.
@@ -66,15 +67,17 @@ def calibrate(scores: Tensor, seen: Tensor, frequency: Tensor, budget: float, sp
     lowest = scores.masked_fill(~seen, torch.inf).min()
     highest = scores.masked_fill(~seen, -torch.inf).max()
     scaled = torch.where(seen & (highest > lowest), (scores - lowest) / (highest - lowest), 1.0)
-    # A weight of 0 (spread 1) could never help to meet the budget; this is the limit of spread -> 1 from below.
+    # With spread 1 the lowest weight is 0, and a budget that the others cannot spend alone could not be met. Above 0, if
+    # by next to nothing, it can: c grows as far as it takes.
     weight = ((1 - spread) + spread * scaled).clamp(min=1e-300)  # (V,)
 
-    weight_k, order = weight.sort(descending=True)
-    frequency_k = frequency[order]
-    capped_mass = frequency_k.cumsum(0) - frequency_k  # of the types before k
-    remaining = (frequency_k * weight_k).flip(0).cumsum(0).flip(0)  # weight of the types from k on
-    number_capped = (capped_mass + remaining / weight_k < budget).sum()
-    c = (budget - capped_mass.gather(0, number_capped[None])) / remaining.gather(0, number_capped[None])
+    sorted_weight, order = weight.sort(descending=True)
+    sorted_frequency = frequency[order]
+    capped = sorted_frequency.cumsum(0) - sorted_frequency  # [k]: what the types before k cost at rate 1
+    uncapped = (sorted_frequency * sorted_weight).flip(0).cumsum(0).flip(0)  # [k]: sum f weight from k on
+    spent = capped + uncapped / sorted_weight  # (V,)
+    number_capped = (spent < budget).sum()[None]
+    c = (budget - capped.gather(0, number_capped)) / uncapped.gather(0, number_capped)
     return (c * weight).clamp(max=1.0)
 
 
@@ -108,7 +111,8 @@ class RandomMasker:
     """Random masking: every maskable position is selected independently, with the same probability, the budget.
 
     It is also the protocol: other maskers override `rates` (how likely is each token type?), `select` (how are
-    positions drawn?) or `observe` (what is learnt from the gradient?).
+    positions drawn?) or `observe` (what is learnt from the gradient?). One that overrides `select` sees to the budget
+    itself, and the KL in the log stays that of its `rates`.
     """
 
     def __init__(self, frequency: Tensor, budget: float, spread: float, ema: float):
@@ -120,7 +124,8 @@ class RandomMasker:
         return torch.full_like(self.frequency, self.budget)
 
     def select(self, ids: Tensor, words: Tensor, generator: torch.Generator) -> Tensor:
-        """ids (B, T), words (B, T) -> selected (B, T) bool. One uniform draw a position, the same for every masker."""
+        """ids (B, T), words (B, T) -> selected (B, T) bool. One uniform draw a position, the same for every masker: a
+        masker that drew more or less would shift all later draws, and be a little less of a pair for the others."""
         draw = torch.rand(ids.shape, generator=generator, device=ids.device)
         return (draw < self.rates()[ids]) & (words >= 0)
 
@@ -161,8 +166,6 @@ class TyphoonMasker(RandomMasker):
 
         Masking a visible token takes its one-hot input away, which changes the loss by about -g; showing a selected
         one gives it back, +g. Only maskable positions count: special tokens are never seen [D].
-
-            score[v] <- (1 - a) score[v] + a new[v]      for the types of this batch; new[v] itself the first time [D]
         """
         saliency = one_hot_saliency(embedding_gradient, embedding_weight, ids).float()  # (B, T)
         visible, selected = (words >= 0) & ~selected, (words >= 0) & selected
@@ -173,7 +176,13 @@ class TyphoonMasker(RandomMasker):
         number_visible, number_selected = per_type(visible.float()), per_type(selected.float())
         new = (per_type(-saliency.masked_fill(~visible, 0.0)) / number_visible.clamp(min=1)
                + per_type(saliency.masked_fill(~selected, 0.0)) / number_selected.clamp(min=1))
-        present = number_visible + number_selected > 0
+        self.average(new, present=number_visible + number_selected > 0)
+
+    def average(self, new: Tensor, present: Tensor) -> None:
+        """EMA over the steps, for the types present in the batch; new (V,), present (V,) bool.
+
+            score[v] <- (1 - a) score[v] + a new[v]      a: the weight of the newest [C]; new[v] alone at first [D]
+        """
         averaged = torch.where(self.seen, (1 - self.ema) * self.scores + self.ema * new, new)
         self.scores = torch.where(present, averaged, self.scores)
         self.seen = self.seen | present

@@ -167,6 +167,28 @@ def test_a_new_masker_is_one_class_of_typhoon_py(inputs, tmp_path, monkeypatch):
     assert rare["mlm"]["epochs"][0]["train_loss"] != random["mlm"]["epochs"][0]["train_loss"]
 
 
+def test_an_edited_masker_is_another_run(inputs, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(typhoon, "RareWordMasker", RareWordMasker, raising=False)
+    assert command(*inputs, "--masker", "rare-word", "--out", tmp_path) == 0
+    monkeypatch.setattr(typhoon, "RareWordMasker", type("RareWordMasker", (typhoon.TyphoonMasker,), {}))
+    monkeypatch.setattr(train.inspect, "getsource", lambda cls: cls.__name__ + str(cls.__mro__))
+    assert command(*inputs, "--masker", "rare-word", "--out", tmp_path) == 2
+    assert "with other code of rare-word" in capsys.readouterr().err
+
+
+def test_the_masker_keeps_no_graph(inputs, tmp_path, monkeypatch):
+    kept = []
+
+    class KeptMasker(typhoon.TyphoonMasker):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            kept.append(self)
+
+    monkeypatch.setattr(typhoon, "KeptMasker", KeptMasker, raising=False)
+    assert command(*inputs, "--masker", "kept", "--out", tmp_path) == 0
+    assert kept[0].seen.any() and not kept[0].scores.requires_grad
+
+
 @pytest.mark.parametrize("extra", [["--objective", "mae", "--decoder-layers", 1], ["--corruption", "80-10-10"],
                                    ["--precision", "bf16"], ["--budget", 0.01], ["--mlm-epochs", 0]])
 def test_variants_run_and_repeat_exactly(inputs, tmp_path, extra):
@@ -241,7 +263,7 @@ def test_changed_data_and_a_broken_log_stop(inputs, tmp_path, capsys):
     assert command(*inputs, "--data-dir", glue, "--out", tmp_path / "runs") == 0
     tiny.write_glue(glue, dev=15)
     assert command(*inputs, "--data-dir", glue, "--out", tmp_path / "runs") == 2
-    assert "other data files" in capsys.readouterr().err
+    assert "with other data files" in capsys.readouterr().err
     [path] = (tmp_path / "runs").iterdir()
     path.write_bytes(path.read_bytes()[:100])
     assert command(*inputs, "--data-dir", glue, "--out", tmp_path / "runs") == 2

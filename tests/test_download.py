@@ -61,9 +61,9 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(content=CONTENT[:100_000], length=len(CONTENT))
         elif behaviour == "stalls-once":
             self.answer_range(until=150_000 if first else None)
-            time.sleep(1 if first else 0)
+            time.sleep(5 if first else 0)
         elif behaviour == "silent":
-            time.sleep(1)
+            time.sleep(5)
         elif behaviour == "wrong-content":
             self.answer(content=CONTENT[::-1])
         elif behaviour == "short-range":  # a part, called a part
@@ -126,10 +126,8 @@ def server(monkeypatch):
 
 def assert_fails(url: str, destination: Path, *fragments: str, sha256: str | None = None) -> None:
     """One printable sentence, and nothing under the final name."""
-    started = time.monotonic()
     with pytest.raises(DownloadError) as caught:
-        fetch(url, destination, sha256, timeout=0.3)
-    assert time.monotonic() - started < 5
+        fetch(url, destination, sha256, timeout=1 if url.endswith("silent") else 10)
     text = str(caught.value)
     assert text.isprintable() and "; " in text and destination.name in text
     for fragment in fragments:
@@ -142,7 +140,8 @@ def assert_fails(url: str, destination: Path, *fragments: str, sha256: str | Non
 @pytest.mark.parametrize("sha256", [SHA256, None], ids=["sha256", "no sha256"])
 def test_fetch(server, tmp_path, behaviour, sha256):
     destination = tmp_path / "new" / "folder" / "file"
-    assert fetch(server.url + behaviour, destination, sha256, timeout=0.3) == destination
+    timeout = 1 if behaviour == "stalls-once" else 10
+    assert fetch(server.url + behaviour, destination, sha256, timeout) == destination
     assert destination.read_bytes() == CONTENT and os.listdir(destination.parent) == ["file"]
     if behaviour in ("breaks-once", "stalls-once"):
         assert len(server.ranges) == 2 and 0 < int(server.ranges[1][6:-1]) < len(CONTENT)  # it was resumed

@@ -5,10 +5,9 @@
 It stands in where the real data cannot be had; its figures say nothing about MRPC, CoLA or English. The same machine,
 Python and torch make the same bytes.
 
-MRPC/  A sentence reports an event: who did what to whom, where, when, on which occasion, for which price. Wordings of
-       one event are a paraphrase (1): active or passive, direct or reported speech, synonyms, full name or surname,
-       adverbials moved or left out. Wordings of two events that differ in one point are none (0): the parties swapped,
-       a negation, another verb, place, day, price.
+MRPC/  A sentence reports an event: who did what to whom, where, when, for which price. Two wordings of one event are a
+       paraphrase (1): active or passive, direct or reported speech, synonyms, surname only, adverbials moved or left
+       out. Of two events that differ in one point they are not (0): parties swapped, negation, verb, place, day, price.
 CoLA/  The grammar writes good~bad wherever English allows one thing and not the other. The left sides make a
        grammatical sentence (1); a right side in the place of one of them makes it ungrammatical (0).
 bert/  Pretrained on fresh text of the same two kinds with three losses: masked language modelling, on sound text; "is
@@ -31,8 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent.parent))  # for the scripts of the top level
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for the scripts of the top level
 from glue_data import Example, Tokenizer, encode_split  # noqa: E402
 from models import Config, MaskedLM, save  # noqa: E402
 
@@ -217,9 +215,8 @@ def write_data(directory: Path) -> set[str]:
                 used.update(texts)
                 rows.append("\t".join([str(label), str(len(used) - 2), str(len(used) - 1), *texts] if first else
                                       ["made", str(label), "" if label else "*", *texts]))
-        path = directory / f"{name}.tsv"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(("\n".join(rows) + "\n").encode())
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / f"{name}.tsv").write_bytes(("\n".join(rows) + "\n").encode())
     return used
 
 
@@ -256,13 +253,14 @@ def pretrain(directory: Path, held_out: set[str], steps: int = 5000, batch_size:
     (directory / "vocab.txt").write_text("\n".join(make_vocabulary()) + "\n")
     tokenizer = Tokenizer(directory / "vocab.txt")
     config = Config("bert", len(tokenizer.tokens), width, num_hidden_layers=3, num_attention_heads=4,
-                    intermediate_size=2 * width, max_position_embeddings=128)
-    model = MaskedLM(replace(config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+                    intermediate_size=2 * width, max_position_embeddings=128, initializer_range=0.01,  # of new heads
+                    hidden_dropout_prob=0.03, attention_probs_dropout_prob=0.03)  # it is too small for BERT's 0.1
+    model = MaskedLM(replace(config, initializer_range=0.02, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
     for layer in model.encoder.layers:  # queries equal to keys: a word attends to its like in the other sentence
         nn.init.normal_(layer.query.weight, std=0.14)
         layer.key.weight.data.copy_(layer.query.weight.data)
     model.piece_is_wrong, model.text_is_sound = nn.Linear(width, 1), nn.Linear(width, 1)
-    model.text_is_sound.requires_grad_(False)  # its weights stay small: the pooler must answer with all of its width
+    model.text_is_sound.requires_grad_(False)  # its weights stay small: the pooler must answer in all of its width
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / 200, 1 - step / steps))
     for step in range(steps):
@@ -297,5 +295,5 @@ def pretrain(directory: Path, held_out: set[str], steps: int = 5000, batch_size:
 
 
 if __name__ == "__main__":
-    target = Path(*sys.argv[1:2] or [HERE])
+    target = Path(*sys.argv[1:2] or [Path(__file__).parent])
     pretrain(target / "bert", held_out=write_data(target))

@@ -182,8 +182,8 @@ def check_real(checkpoint: Path, glue: Path) -> None:
                 hidden_gap = max(hidden_gap, (mine - reference)[each.attention_mask].abs().max().item())
             pooled = torch.tanh(ours.encoder.pooler(states[-1][:, 0]))
             pooler_gap = max(pooler_gap, (pooled - outputs.pooler_output).abs().max().item())
-    print(f"{checkpoint.name}, 200 pairs of MRPC dev, largest difference: hidden states of all layers {hidden_gap:.2e}, "
-          f"pooler {pooler_gap:.2e}")
+    print(f"{checkpoint.name}, 200 pairs of MRPC dev, largest difference: hidden states of all layers "
+          f"{hidden_gap:.2e}, pooler {pooler_gap:.2e}")
     batches = [(each.ids, each.segments, each.attention_mask) for each in batches]
     masked_lm = models.MaskedLM.from_pretrained(checkpoint)
     print(f"  saved as BertForMaskedLM: {difference(masked_lm, transformers.AutoModelForMaskedLM, batches):.2e}")

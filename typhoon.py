@@ -49,14 +49,11 @@ def calibrate(scores: Tensor, seen: Tensor, frequency: Tensor, budget: float, sp
     spread 0, scores that are all equal, or no type seen: every rate is the budget.
 
     A type not seen yet gets the top weight, so that it is masked, and so scored, soon. A rate is a probability: where
-    c * weight would pass 1 it is capped, and c grows until the other types meet the budget. To find c without a loop,
-    sort the types by weight, largest first. spent[k] is what masking costs when c = 1 / weight[k], at which type k just
-    reaches rate 1. It grows with k, so the types with spent[k] < budget are the capped ones.
+    c * weight would pass 1 it is capped at 1, and c is solved for again among the others, until none passes 1.
 
     scores (V,), seen (V,) bool, frequency (V,) summing to 1 over the maskable tokens, budget in (0, 1) as a fraction
     of the maskable tokens, spread in [0, 1].  Returns rates (V,) float64 in [0, 1], in the order of the scores.
-    Runs on the device of its arguments without waiting for it; O(V log V).
-    Raises ValueError when budget or spread is out of range.
+    Runs on the device of its arguments, O(V) a round. Raises ValueError when budget or spread is out of range.
     """
     if not 0 < budget < 1:
         raise ValueError(f"budget is {budget}, it must lie strictly between 0 and 1")
@@ -69,16 +66,16 @@ def calibrate(scores: Tensor, seen: Tensor, frequency: Tensor, budget: float, sp
     scaled = torch.where(seen & (highest > lowest), (scores - lowest) / (highest - lowest), 1.0)
     # With spread 1 the lowest weight is 0, and a budget that the others cannot spend alone could not be met. Above 0, if
     # by next to nothing, it can: c grows as far as it takes.
-    weight = ((1 - spread) + spread * scaled).clamp(min=1e-300)  # (V,)
-
-    sorted_weight, order = weight.sort(descending=True)
-    sorted_frequency = frequency[order]
-    capped = sorted_frequency.cumsum(0) - sorted_frequency  # [k]: what the types before k cost at rate 1
-    uncapped = (sorted_frequency * sorted_weight).flip(0).cumsum(0).flip(0)  # [k]: sum f weight from k on
-    spent = capped + uncapped / sorted_weight  # (V,)
-    number_capped = (spent < budget).sum()[None]
-    c = (budget - capped.gather(0, number_capped)) / uncapped.gather(0, number_capped)
-    return (c * weight).clamp(max=1.0)
+    weight = ((1 - spread) + spread * scaled).clamp(min=1e-200)  # (V,)
+    capped = torch.zeros_like(seen)  # (V,)
+    while True:
+        c = (budget - (frequency * capped).sum()) / (frequency * weight * ~capped).sum()
+        passing = (c * weight > 1) & ~capped
+        # No rate can pass 1 while budget <= 1 - spread, the least that weights average: the usual case does not wait
+        # for the device to answer.
+        if budget <= 1 - spread or not passing.any():
+            return (c * weight).clamp(0, 1)
+        capped |= passing
 
 
 def kl_from_uniform(rates: Tensor, frequency: Tensor, budget: float) -> float:

@@ -10,6 +10,7 @@ sys.path.insert(0, str(ROOT))
 
 def pytest_configure(config):
     config.addinivalue_line("filterwarnings", "error")
+    config.option.reportchars += "s"  # a skipped test says why
 
 
 @pytest.fixture

@@ -16,9 +16,10 @@ import typhoon
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
-    """The options that name the tiny data and model."""
+    """The options that name the tiny data and model, and the CPU."""
     folder = tmp_path_factory.mktemp("inputs")
-    return ["--data-dir", str(tiny.write_glue(folder / "glue")), "--model", str(tiny.write_checkpoint(folder / "tiny"))]
+    return ["--device", "cpu", "--data-dir", str(tiny.write_glue(folder / "glue")),
+            "--model", str(tiny.write_checkpoint(folder / "tiny"))]
 
 
 def command(*arguments) -> int:
@@ -189,15 +190,40 @@ def test_the_masker_keeps_no_graph(inputs, tmp_path, monkeypatch):
     assert kept[0].seen.any() and not kept[0].scores.requires_grad
 
 
+CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"))
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
 @pytest.mark.parametrize("extra", [["--objective", "mae", "--decoder-layers", 1], ["--corruption", "80-10-10"],
-                                   ["--precision", "bf16"], ["--budget", 0.01], ["--mlm-epochs", 0]])
-def test_variants_run_and_repeat_exactly(inputs, tmp_path, extra):
+                                   ["--precision", "bf16"], ["--budget", 0.01], ["--spread", 1], ["--mlm-epochs", 0]])
+def test_variants_run_and_repeat_exactly(inputs, tmp_path, extra, device):
+    inputs = [*inputs, "--device", device]
     for folder in ("one", "two"):
         assert command(*inputs, *extra, "--out", tmp_path / folder, "--masker", "whole-word", "typhoon") == 0
     assert logs(tmp_path / "one") == logs(tmp_path / "two")
     assert command(*inputs, "--out", tmp_path / "plain", "--masker", "typhoon") == 0
     name = next(iter(logs(tmp_path / "plain")))
     assert logs(tmp_path / "plain")[name]["mlm"] != logs(tmp_path / "one").get(name, {"mlm": None})["mlm"]
+
+
+@pytest.mark.parametrize("extra", [["--spread", 0.4, 1], ["--objective", "mae", "--effective-rank"]])
+def test_no_operation_that_cuda_refuses_to_do_deterministically(inputs, tmp_path, extra):
+    """Of the operations that torch.use_deterministic_algorithms makes an error on CUDA, those that a run could want."""
+    always = {"put_", "histc", "median", "kthvalue", "nll_loss2d_forward", "nll_loss2d_backward"}
+    used = set()
+
+    class Recorder(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, arguments=(), options=None):
+            name = function._schema.name.removeprefix("aten::")
+            assert name not in always, name
+            assert name != "bincount" or arguments[1] is None, "bincount with weights"
+            assert name not in ("cumsum", "cumprod") or not arguments[0].is_floating_point(), f"{name} of floats"
+            used.add(name)
+            return function(*arguments, **(options or {}))
+
+    with Recorder():
+        assert command(*inputs, *extra, "--masker", "random", "whole-word", "typhoon", "--out", tmp_path) == 0
+    assert {"index_add_", "embedding_dense_backward", "nll_loss_backward", "cummax"} <= used  # it saw both passes
 
 
 def test_effective_rank_is_logged_for_three_stages(inputs, tmp_path):
@@ -242,6 +268,17 @@ def test_save_keeps_the_scored_classifier(inputs, tmp_path):
     best = log["classifier"]["epochs"][log["classifier"]["best_epoch"] - 1]
     scored = train.score(train.Namespace(device="cpu", precision="fp32"), classifier, read.dev, 1)
     assert scored == {key: best[key] for key in scored}
+
+
+def test_save_is_refused_before_the_first_run_and_says_what_a_skipped_run_does_not_save(inputs, tmp_path, capsys):
+    (tmp_path / "full" / "mrpc-tiny-typhoon-mlm-spread0.4-seed1").mkdir(parents=True)
+    (tmp_path / "full" / "mrpc-tiny-typhoon-mlm-spread0.4-seed1" / "note").write_text("mine")
+    assert command(*inputs, "--out", tmp_path / "runs", "--save", tmp_path / "full", "--seed", 0, 1) == 2
+    printed = capsys.readouterr()
+    assert "seed1" in printed.err and printed.err.count("\n") == 1 and not (tmp_path / "runs").exists()
+    assert command(*inputs, "--out", tmp_path / "runs") == 0
+    assert command(*inputs, "--out", tmp_path / "runs", "--save", tmp_path / "kept") == 0
+    assert f"{tmp_path / 'kept'} gets nothing of it" in capsys.readouterr().out
 
 
 # ---- Existing logs ---------------------------------------------------------------------------------------------------
@@ -308,7 +345,7 @@ def test_two_models_of_one_name_are_refused(inputs, tmp_path, capsys):
 def test_a_loss_that_overflows_fails_its_run_alone(inputs, tmp_path, capsys):
     huge = tiny.write_checkpoint(tmp_path / "huge", scale=1e25)
     for stage, epochs in (("MLM", 1), ("classifier", 0)):
-        assert command(*inputs[:2], "--model", huge, inputs[3], "--out", tmp_path / stage, "--mlm-epochs", epochs) == 1
+        assert command(*inputs[:4], "--model", huge, inputs[5], "--out", tmp_path / stage, "--mlm-epochs", epochs) == 1
         error = capsys.readouterr().err
         assert f"the {stage} loss is nan at epoch 1, step 1" in error and error.count("\n") == 1
         assert os.listdir(tmp_path / stage) == ["mrpc-tiny-typhoon-mlm-spread0.4-seed0.json"]

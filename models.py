@@ -479,6 +479,12 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
+def check_replaceable(directory: Path) -> None:
+    """UserError unless `save` may take this name: nothing is there yet, or nothing but an earlier model."""
+    if directory.exists() and not (directory.is_dir() and {file.name for file in directory.iterdir()} <= set(MODEL_FILES)):
+        raise UserError(f"{directory}: is there, and holds other things than a model; give another directory")
+
+
 def save(model: nn.Module, directory: str | Path, architecture: str, num_labels: int | None = None) -> None:
     """Write config.json, model.safetensors and the vocabulary that the model was loaded with, all or nothing.
 
@@ -507,8 +513,7 @@ def save(model: nn.Module, directory: str | Path, architecture: str, num_labels:
     header = json.dumps(header).encode()
     header += b" " * (-len(header) % 8)  # so that the tensors are aligned
     try:
-        if directory.exists() and not {file.name for file in directory.iterdir()} <= set(MODEL_FILES):
-            raise UserError(f"{directory}: holds other files than a model's; give another directory")
+        check_replaceable(directory)
         directory.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{directory.name}-", dir=directory.parent) as temporary:
             (new := Path(temporary, "new")).mkdir()  # its permissions are the usual ones, the temporary one's are not

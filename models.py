@@ -234,9 +234,9 @@ class MAELM(nn.Module):
     """MAE-LM: masked language modelling in which the encoder sees nothing at a selected position, not even [MASK].
 
     Typhoon's saliency: at a visible position it is read off the gradient at the embeddings, as in MaskedLM. At a
-    selected one the embeddings are never read, so gradient and saliency are exactly 0: it adds 0 to the mean over its
-    token type's selected positions, and Typhoon learns from the visible ones alone. (The [MASK] that the decoder gets
-    is the same vector at all selected positions, and says nothing about the token there.)
+    selected one the embeddings are never read, so gradient and saliency are exactly 0: the mean over a token type's
+    selected positions is 0, and its new score is the visible ones' alone; 0, if the batch has it at selected positions
+    only. (The [MASK] that the decoder gets is the same vector everywhere, and says nothing about the token there.)
 
     Source: "Representation Deficiency in Masked Language Modeling"; there too, only the encoder is kept afterwards.
     """

@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from glue_data import UserError
+from glue_data import TASKS, UserError
 
-METRIC = {"mrpc": "f1", "cola": "matthews"}  # each task's score, higher is better [A]; accuracy for any other task
+METRIC = {name: task.metric for name, task in TASKS.items()}  # higher is better; accuracy for any other task
 AXES = ("task", "model", "objective", "masker", "spread", "seed")  # nothing else may differ between logs read together
 IGNORE_SPREAD = ("random", "whole-word")  # their runs are the same at every spread
 
@@ -195,7 +195,9 @@ def read_log(path: Path, epoch: str) -> dict:
     """One log, checked; its axes, and each stage's figures at the "best" or "last" epoch, become top-level keys."""
     try:
         log = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); give run logs, or the folder that has them") from None
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read as JSON ({error}); logs are written whole: move it away and run again")
     if not isinstance(log, dict) or log.get("format") != "typhoon-run-1":
         raise UserError(f"{path} is not a run log of train.py, its format is not typhoon-run-1: move it away")
@@ -237,7 +239,7 @@ def read_logs(paths: Sequence[str | Path], epoch: str = "best") -> list[dict]:
             if other != value:
                 values = "" if isinstance(value, dict) else f" ({other} and {value})"
                 raise UserError(f"{other_path} and {path} differ in {fact}{values}; only {', '.join(AXES)} may differ "
-                                "between logs that are read together")
+                                "between logs that are read together: move one away, or name those that belong together")
     return sorted(logs, key=lambda log: [log[axis] for axis in AXES])
 
 
@@ -291,8 +293,11 @@ def comparisons(logs: list[dict], treatment: str, baselines: list[str], margin: 
         row |= {"p_holm": p, "tost_p_holm": tost_p}
         if p is not None:
             row["finding"] = in_words(row["mean_difference"], p, tost_p, margin, alpha)
-    notes += [f"With n = {n} the exact Wilcoxon test cannot reach {alpha:g}: its smallest p is {p:g}." for n, p in
-              sorted({(row["n"], row["smallest_p_wilcoxon"] or 0) for row in rows}) if p > alpha]
+    for n, p in sorted({(row["n"], row["smallest_p_wilcoxon"] or 0) for row in rows}):
+        if p > alpha:
+            zeros = n - round(1 - math.log2(p))  # the test leaves differences of zero out
+            notes.append(f"With n = {n}{f', {zeros} of them without a difference,' * (zeros > 0)} the exact Wilcoxon test "
+                         f"cannot reach {alpha:g}: its smallest p is {p:g}.")
     return rows
 
 

@@ -34,6 +34,13 @@ def number(kind: type, low: float, high: float = float("inf"), inside: bool = Fa
     return parse
 
 
+def place(text: str) -> str:
+    """An argparse type: a file name, which logs and messages can hold too. "$UNSET" must not mean this directory."""
+    if not text or not text.isprintable():
+        raise argparse.ArgumentTypeError(f"{text!a} is no name of printable characters, give one")
+    return text
+
+
 class Parser(argparse.ArgumentParser):
     def error(self, message: str):
         self.exit(2, f"train.py: {message}; see python train.py --help\n")
@@ -44,41 +51,45 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = Parser(prog="train.py", description=__doc__.split("\n")[0], allow_abbrev=False,
                     formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=28, width=110))
     add = parser.add_argument_group("axes (one or more values each; the runs are their product)").add_argument
-    add("--task", nargs="+", choices=["mrpc", "cola"], help="(default: mrpc)")
-    add("--model", nargs="+", metavar="M", help="tinybert, distilbert, bert-base, or a directory in the Hugging Face "
-        "layout (default: tinybert)")
+    add("--task", nargs="+", choices=["mrpc", "cola"], help="GLUE's task (default: mrpc)")
+    add("--model", nargs="+", type=place, metavar="M", help="tinybert, distilbert, bert-base, or a directory in the "
+        "Hugging Face layout (default: tinybert)")
     add("--masker", nargs="+", default=["typhoon"], metavar="M", help="random, whole-word, typhoon, or another ...Masker "
         "class of typhoon.py (default: typhoon)")
-    add("--seed", nargs="+", type=number(int, 0, 2 ** 63), default=[0], metavar="N", help="(default: 0)")
+    add("--seed", nargs="+", type=number(int, 0, 2 ** 63), default=[0], metavar="N", help="of all that is drawn: heads, "
+        "order, dropout, masks (default: 0)")
     add("--spread", nargs="+", type=number(float, 0, 1), default=[0.4], metavar="X", help="how far calibration pulls "
         "masking rates apart, from 0 to 1 (default: 0.4)")
     add = parser.add_argument_group("files").add_argument
-    add("--data-dir", metavar="DIR", help="GLUE directory, with MRPC/ and CoLA/ (default: a cache, filled by download)")
+    add("--data-dir", type=place, metavar="DIR", help="GLUE directory, with MRPC/ and CoLA/; a task that it lacks is "
+        "downloaded into it (default: a cache of our own, filled in the same way)")
     add("--sample", action="store_true", help="use the made-up data and tiny model of tests/sample (default: only when "
         "the real ones cannot be had and none was named)")
-    add("--out", default="runs", metavar="DIR", help="where the run logs go (default: runs)")
-    add("--save", metavar="DIR", help="keep the fine-tuned classifier there, in the Hugging Face layout, one folder a "
-        "run if there are several (default: not kept)")
+    add("--out", type=place, default="runs", metavar="DIR", help="where the run logs go (default: runs)")
+    add("--save", type=place, metavar="DIR", help="keep the fine-tuned classifier there, in the Hugging Face layout, in "
+        "the place of an earlier one; one folder a run if there are several (default: not kept)")
     add = parser.add_argument_group("masking").add_argument
     add("--budget", type=rate, default=0.3, metavar="P", help="fraction of maskable tokens to select (default: 0.3)")
-    add("--ema", type=number(float, 0, 1), default=0.8, metavar="A", help="weight of the newest score in Typhoon's "
-        "moving average (default: 0.8)")
-    add("--corruption", choices=["mask", "80-10-10"], default="mask", help="(default: mask, every selected position)")
+    add("--ema", type=number(float, 0, 1), default=0.8, metavar="A", help="weight of the newest score, not of the old "
+        "ones, in Typhoon's moving average (default: 0.8)")
+    add("--corruption", choices=["mask", "80-10-10"], default="mask", help="selected positions become [MASK], or 80%% of "
+        "them, while 10%% become a random token and 10%% stay (default: mask)")
     add = parser.add_argument_group("the two stages").add_argument
     add("--objective", choices=["mlm", "mae"], default="mlm", help="mae is MAE-LM: the encoder never sees the selected "
         "positions (default: mlm)")
-    add("--decoder-layers", type=whole, default=4, metavar="N", help="of MAE-LM's decoder (default: 4)")
-    add("--mlm-epochs", type=number(int, 0), default=1, metavar="N", help="0 leaves adaptation out (default: 1)")
-    add("--mlm-lr", type=rate, default=1e-4, metavar="LR", help="(default: 1e-4)")
-    add("--cls-epochs", type=whole, default=3, metavar="N", help="(default: 3)")
-    add("--cls-lr", type=rate, default=5e-5, metavar="LR", help="(default: 5e-5)")
-    add("--batch-size", type=whole, default=16, metavar="N", help="(default: 16)")
+    add("--decoder-layers", type=number(int, 1, 100), default=4, metavar="N", help="of MAE-LM's decoder (default: 4)")
+    add("--mlm-epochs", type=number(int, 0), default=1, metavar="N", help="of adaptation; 0 leaves it out (default: 1)")
+    add("--mlm-lr", type=rate, default=1e-4, metavar="LR", help="learning rate of adaptation (default: 1e-4)")
+    add("--cls-epochs", type=whole, default=3, metavar="N", help="of fine-tuning (default: 3)")
+    add("--cls-lr", type=rate, default=5e-5, metavar="LR", help="learning rate of fine-tuning (default: 5e-5)")
+    add("--batch-size", type=whole, default=16, metavar="N", help="sentences or pairs a step, in both (default: 16)")
     add("--max-length", type=number(int, 4), default=128, metavar="N", help="of a sequence, in pieces (default: 128)")
     add("--effective-rank", action="store_true", help="log the effective rank of every layer before adaptation, after "
         "it, and after fine-tuning (default: no)")
     add = parser.add_argument_group("machine").add_argument
     add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="(default: auto, CUDA if there is one)")
-    add("--precision", choices=["fp32", "bf16"], default="fp32", help="bf16 is autocast (default: fp32)")
+    add("--precision", choices=["fp32", "bf16"], default="fp32", help="bf16 is autocast, for CUDA or a CPU with "
+        "bfloat16 (default: fp32)")
     options = parser.parse_args(arguments)
     if options.sample and (options.data_dir or options.model):
         parser.error("--sample brings its own data and model: leave out --data-dir and --model")
@@ -230,7 +241,8 @@ def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[di
     record = {"epochs": history, "best_epoch": best["epoch"], "last_epoch": settings.mlm_epochs}
     rates, occurs = masker.rates(), inputs.frequency > 0
     if rates.min() < rates.max():  # which of the task's token types does this masker like most and least?
-        by_rate = [v for v in rates.argsort(stable=True).tolist() if occurs[v]]
+        order = rates.argsort(stable=True)
+        by_rate = order[occurs[order]].tolist()
         record |= {key: [{"token": inputs.tokenizer.tokens[v], "rate": rates[v].item()} for v in ten] for key, ten in
                    (("highest_rates", by_rate[:-11:-1]), ("lowest_rates", by_rate[:10]))}
     return encoder_weights, record
@@ -310,7 +322,8 @@ def score(settings: Namespace, classifier: models.Classifier, dev: EncodedSplit,
 def measure_effective_rank(encoder: models.Encoder, inputs: Inputs, selected: Tensor, stage: str) -> list[dict]:
     """Effective rank per layer (embeddings first) on the dev split, with the selected (N, T) as [MASK] and without.
 
-    Only each layer's second moment (H, H) is kept, in float64, so that memory does not grow with the data.
+    Only each layer's second moment (H, H) is kept, in float64, so that memory does not grow with the data. Real tokens
+    are all but [MASK] and padding: [CLS] and [SEP] are among them.
     Source: "Representation Deficiency in Masked Language Modeling": [MASK] takes up dimensions that real tokens lack.
     """
     encoder.eval()
@@ -412,9 +425,12 @@ def write_log(path: Path, handle: int, log: dict) -> None:
 
 
 def masker_source(name: str) -> str:
-    """A fingerprint of the masker's class and those it builds on: a log from before an edit is not this run's."""
-    classes = typhoon.maskers()[name].__mro__[:-1]
-    return hashlib.sha256("".join(map(inspect.getsource, classes)).encode()).hexdigest()
+    """A fingerprint of the method as this run has it: a log from before an edit is not this run's.
+
+    It covers typhoon.py's functions, the masker's class and those it builds on, but no other masker: one can be added.
+    """
+    parts = [*typhoon.maskers()[name].__mro__[:-1], *filter(inspect.isfunction, vars(typhoon).values())]
+    return hashlib.sha256("".join(map(inspect.getsource, parts)).encode()).hexdigest()
 
 
 def already_done(path: Path, settings: Namespace, inputs: Inputs) -> bool:
@@ -454,14 +470,16 @@ def find_inputs(options: Namespace) -> tuple[dict[str, Path], dict[str, Path], s
                 if found.setdefault(label, directory) != directory:
                     raise UserError(f"--model: two directories are called {label!r}, and logs are named by it; rename one")
             folders = {task: glue_data.find_task(task, options.data_dir) for task in tasks}
-            return folders, found, "directory" if options.data_dir else "download"
+            if options.data_dir:  # the sample by its path is the sample, too
+                return folders, found, "sample" if os.path.realpath(options.data_dir) == str(SAMPLE) else "directory"
+            return folders, found, "download"
         except glue_data.DownloadError as error:
             if options.task or options.model or options.data_dir:
                 raise
             print(f"NOTICE: the real data or model is missing ({error}).\nNOTICE: this run goes on with the small made-up "
                   "sample of tests/sample; its numbers say nothing about MRPC or TinyBERT.\nNOTICE: for the real thing, "
                   "run once with a network, or give --data-dir GLUE and --model DIRECTORY.", flush=True)
-    return {task: SAMPLE for task in tasks}, {"sample": SAMPLE / "bert"}, "sample"
+    return dict.fromkeys(tasks, SAMPLE), {"sample": SAMPLE / "bert"}, "sample"
 
 
 def read_inputs(task: str, folder: Path, backbone: Path, source: str, max_length: int, device: str) -> Inputs:
@@ -537,7 +555,8 @@ def main(options: Namespace) -> int:
             if handle is None:
                 print(f"{name}: another process is at it, skipped")
                 continue
-            print(f"{name}: {len(read.train.lengths)} training examples, {device}", flush=True)
+            print(f"{name}: {len(read.train.lengths)} training examples, {device}"
+                  + f", {torch.get_num_threads()} threads" * (device == "cpu"), flush=True)
             try:
                 log, classifier = run(settings, read)
             except RunFailed as error:
@@ -561,8 +580,8 @@ def command(options: argparse.Namespace) -> int:
     except UserError as error:
         print(f"train.py: {error}", file=sys.stderr)
     except OSError as error:
-        print(f"train.py: {error.filename or options.out}: {error.strerror}; free the disk or name another place with "
-              "--out", file=sys.stderr)
+        print(f"train.py: {error.filename or f'{options.out} or standard output'}: {error.strerror}; free the disk or "
+              "name another place with --out", file=sys.stderr)
     return 2
 
 

@@ -113,7 +113,7 @@ class RandomMasker:
     """
 
     def __init__(self, frequency: Tensor, budget: float, spread: float, ema: float):
-        """frequency (V,): relative frequency of each type among the maskable training tokens, on the run's device."""
+        """frequency (V,) float64: each type's share of the maskable training tokens, on the run's device."""
         self.frequency, self.budget, self.spread, self.ema = frequency, budget, spread, ema
 
     def rates(self) -> Tensor:
@@ -128,7 +128,8 @@ class RandomMasker:
 
     def observe(self, embedding_gradient: Tensor, embedding_weight: Tensor, ids: Tensor, words: Tensor,
                 selected: Tensor) -> None:
-        """Called after each backward pass with dL/de (B, T, H), E (V, H) and the step's batch; nothing to learn here."""
+        """Called after each backward pass with dL/de (B, T, H), E (V, H), both float32, and the step's batch; nothing to
+        learn here."""
 
 
 class WholeWordMasker(RandomMasker):

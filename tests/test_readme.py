@@ -51,7 +51,7 @@ def test_the_main_command_and_the_statistics_as_written(readme, root, tmp_path):
     printed = execute(main, tmp_path, PYTHONPATH="")
 
     def shape(text):  # numbers, the machine's own paths and its device aside
-        text = re.sub(r"\S*/(?=tests/sample)", "", text).replace("examples, cuda", "examples, cpu")
+        text = re.sub(r"\S*/(?=tests/sample)", "", text).replace("examples, cuda", "examples, cpu, 2 threads")
         return [re.sub(r"[\d.]+(e[+-]\d+)?", "#", line) for line in text.splitlines() if not line.startswith("NOTICE")]
 
     assert shape(printed) == shape(blocks(readme, "text")[0])

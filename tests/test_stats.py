@@ -424,6 +424,13 @@ def test_few_pairs_equal_differences_nan_and_no_adaptation(tmp_path, capsys):
     assert report["table_1"][0]["score_n"] == 4
     assert any("random-mlm-spread0.4-seed0.json: its score is NaN" in note for note in report["notes"])
     assert "With n = 4 the exact Wilcoxon test cannot reach 0.05: its smallest p is 0.125." in report["notes"]
+    logs = logs_of()
+    for log in logs:  # two differences of zero for one baseline, none for the other
+        if log["configuration"]["seed"] < 2 and log["configuration"]["masker"] != "whole-word":
+            log["classifier"]["epochs"][1]["f1"] = 0.8
+    assert [note for note in numbers(capsys, write(tmp_path / "zeros", *logs))["notes"] if "Wilcoxon" in note] == [
+        "With n = 5 the exact Wilcoxon test cannot reach 0.05: its smallest p is 0.0625.",
+        "With n = 5, 2 of them without a difference, the exact Wilcoxon test cannot reach 0.05: its smallest p is 0.25."]
 
 
 def test_environments_may_differ_and_it_is_said(tmp_path, capsys):

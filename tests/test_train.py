@@ -171,8 +171,17 @@ def test_a_new_masker_is_one_class_of_typhoon_py(inputs, tmp_path, monkeypatch):
 def test_an_edited_masker_is_another_run(inputs, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(typhoon, "RareWordMasker", RareWordMasker, raising=False)
     assert command(*inputs, "--masker", "rare-word", "--out", tmp_path) == 0
-    monkeypatch.setattr(typhoon, "RareWordMasker", type("RareWordMasker", (typhoon.TyphoonMasker,), {}))
-    monkeypatch.setattr(train.inspect, "getsource", lambda cls: cls.__name__ + str(cls.__mro__))
+    with monkeypatch.context() as patch:  # another masker is none of its concern, a function of the method is
+        patch.setattr(typhoon, "OtherMasker", type("OtherMasker", (typhoon.RandomMasker,), {}), raising=False)
+        assert command(*inputs, "--masker", "rare-word", "--out", tmp_path) == 0
+        patch.setattr(typhoon, "one_hot_saliency", lambda gradient, weight, ids: (weight[ids] * gradient).sum(-1))
+        assert command(*inputs, "--masker", "rare-word", "--out", tmp_path) == 2
+        assert "with other code of rare-word" in capsys.readouterr().err
+
+    class Edited(typhoon.TyphoonMasker):
+        """Masks what its name no longer says."""
+
+    monkeypatch.setattr(typhoon, "RareWordMasker", Edited)
     assert command(*inputs, "--masker", "rare-word", "--out", tmp_path) == 2
     assert "with other code of rare-word" in capsys.readouterr().err
 
@@ -315,7 +324,8 @@ def test_changed_data_and_a_broken_log_stop(inputs, tmp_path, capsys):
     (["--ema", 2], "--ema"), (["--seed", -1], "--seed"), (["--seed", 1.5], "--seed"), (["--seed", 10 ** 30], "--seed"),
     (["--mlm-epochs", -1], "--mlm-epochs"), (["--cls-epochs", 0], "--cls-epochs"), (["--mlm-lr", 0], "--mlm-lr"),
     (["--cls-lr", "inf"], "--cls-lr"), (["--batch-size", 0], "--batch-size"), (["--max-length", 3], "--max-length"),
-    (["--decoder-layers", 0], "--decoder-layers"), (["--task", "rte"], "--task"), (["--masker"], "--masker"),
+    (["--out", ""], "--out"), (["--save", ""], "--save"), (["--data-dir", ""], "--data-dir"), (["--model", "a\nb"], "--model"),
+    (["--decoder-layers", 0], "--decoder-layers"), (["--decoder-layers", 1000], "--decoder-layers"), (["--task", "rte"], "--task"), (["--masker"], "--masker"),
     (["--masker", "rando"], "--masker rando"), (["--masker", "Random"], "--masker Random"), (["--device", "tpu"], "--device"),
     (["--objective", "clm"], "--objective"), (["--corruption", "90"], "--corruption"), (["--precision", "fp8"], "--precision"),
     (["--objective", "mae", "--corruption", "80-10-10"], "--corruption"), (["--sample"], "--sample"),
@@ -373,6 +383,8 @@ def test_only_the_bare_command_falls_back_to_the_sample_and_says_so(tmp_path, ca
     assert log["sample"] and log["data"]["source"] == "sample" and name == "mrpc-sample-typhoon-mlm-spread0.4-seed0"
     assert command("--sample", "--task", "cola", "--out", tmp_path / "runs", *QUICK) == 0
     assert "cola-sample-typhoon-mlm-spread0.4-seed0" in logs(tmp_path / "runs")
+    assert command("--data-dir", train.SAMPLE, "--model", train.SAMPLE / "bert", "--out", tmp_path / "runs", *QUICK) == 0
+    assert logs(tmp_path / "runs")["mrpc-bert-typhoon-mlm-spread0.4-seed0"]["sample"]  # by its path, it is the sample too
 
 
 def test_help_names_every_option_and_default_without_importing_torch(root):

@@ -512,7 +512,7 @@ def configure_torch() -> None:
     torch.set_flush_denormal(True)  # AdamW's averages fade to such numbers, at which a CPU is a hundred times slower
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):  # glibc: keep freed memory for the next step, where the kernel would clear it again page
-        libc.mallopt(-3, 2 ** 31 - 1)  # by page. It makes an MLM step 15% faster and a run 8%, for 35% more memory.
+        libc.mallopt(-3, 2 ** 27)  # by page. TinyBERT's run is 10% faster, and half as large again at its peak.
         libc.mallopt(-1, 2 ** 31 - 1)  # -3 is M_MMAP_THRESHOLD, -1 is M_TRIM_THRESHOLD
 
 

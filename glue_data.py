@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import http.client
 import json
+import lzma
 import os
 import re
 import unicodedata
@@ -67,7 +68,10 @@ DOWNLOADS = {  # address -> sha256
 def cache_dir() -> Path:
     """Where downloads are kept: $TYPHOON_CACHE, else $XDG_CACHE_HOME/typhoon, else ~/.cache/typhoon."""
     own, shared = os.environ.get("TYPHOON_CACHE"), os.environ.get("XDG_CACHE_HOME")
-    return Path(own) if own else Path(shared or Path.home() / ".cache", "typhoon")
+    try:
+        return Path(own) if own else Path(shared or Path.home() / ".cache", "typhoon")
+    except RuntimeError:
+        raise UserError("there is no home directory to keep downloads in; set TYPHOON_CACHE to a directory") from None
 
 
 def find_task(task: str, data_dir: str | Path | None = None) -> Path:
@@ -174,7 +178,8 @@ def extract(archive: Path, members: Sequence[str]) -> None:
                     partial = path.with_name(f"{path.name}.{os.getpid()}.part")
                     partial.write_bytes(opened.read(member))
                     os.replace(partial, path)
-    except (OSError, EOFError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, EOFError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error,
+            lzma.LZMAError) as error:
         raise UserError(f"{archive} cannot be unpacked ({error!s:.200}); delete it and try again") from None
 
 
@@ -219,6 +224,8 @@ def load_task(task: str, split: str, data_dir: str | Path) -> list[Example]:
     The files are GLUE's {train,dev}.tsv, or for MRPC its source: one file of pairs, where a pair is dev if its two ids,
     in that order, are a row of the ids file.  Raises UserError naming file and line.
     """
+    if task not in TASKS or split not in ("train", "dev"):
+        raise UserError(f"there is no split {split!r} of {task!r}; tasks are {', '.join(TASKS)}, splits train and dev")
     first, second = task_files(task, data_dir).values()
     if first.name == "train.tsv":
         rows = read_table(first if split == "train" else second, *((5, MRPC_HEADER) if task == "mrpc" else (4,)))
@@ -331,7 +338,7 @@ class Tokenizer:
         """The tokenizer of a checkpoint: vocab.txt, and tokenizer_config.json where there is one. Raises UserError."""
         path, options = Path(directory) / "tokenizer_config.json", {}
         try:
-            if os.path.exists(path):
+            if os.path.lexists(path):
                 options = {**json.loads("\n".join(read_lines(path)))}
         except (ValueError, TypeError, RecursionError) as error:
             raise UserError(f"{path} is no JSON object ({error}); get the file again") from None

@@ -409,17 +409,18 @@ def load(directory: str | Path, model_class: type, *arguments) -> nn.Module:
         model = model_class(config, *arguments)
     state, missing = {}, []
     for name, parameter in model.named_parameters():
-        value = torch.empty(parameter.shape)
         if name in found:
             key, tensor = found[name]
             if tensor.shape != parameter.shape or not tensor.is_floating_point():
                 raise refuse(f"{key!r} is {tensor.dtype} of shape {list(tensor.shape)}, but config.json asks for "
                              f"floats of shape {list(parameter.shape)}")
+            value = torch.empty(parameter.shape)
             if not value.copy_(tensor).isfinite().all():
                 raise refuse(f"{key!r} holds NaN or infinity")
         elif name.startswith("encoder.") and "pooler" not in name:
             raise refuse(f"{keys[name]!r} is missing")
         else:
+            value = torch.empty(parameter.shape)
             initialise({name: value}, config)
             missing.append(keys.get(name, "decoder.*"))  # MAE-LM's decoder is in no checkpoint
         state[name] = nn.Parameter(value)
@@ -472,7 +473,7 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
         warnings.simplefilter("ignore")  # they are about pickle's versions
         tensors = torch.load(path, map_location="cpu", weights_only=True)
     for key, tensor in tensors.items():
-        if type(key) is not str or tensor.dtype not in DTYPES.values():
+        if type(key) is not str or tensor.dtype not in DTYPES.values() or tensor.is_nested:
             raise ValueError(f"{key!r} is no tensor of {', '.join(DTYPES)}")
         if tensor.untyped_storage().nbytes() < tensor.nbytes:
             raise ValueError(f"{key!r} is larger than its data")
@@ -481,7 +482,11 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
 
 def check_replaceable(directory: Path) -> None:
     """UserError unless `save` may take this name: nothing is there yet, or nothing but an earlier model."""
-    if directory.exists() and not (directory.is_dir() and {file.name for file in directory.iterdir()} <= set(MODEL_FILES)):
+    parent = next(parent for parent in directory.absolute().parents if parent.exists())
+    if not (parent.is_dir() and os.access(parent, os.W_OK)):
+        raise UserError(f"{directory}: nothing can be written into {parent}; give another directory")
+    if os.path.lexists(directory) and not (
+            directory.is_dir() and {file.name for file in directory.iterdir()} <= set(MODEL_FILES)):
         raise UserError(f"{directory}: is there, and holds other things than a model; give another directory")
 
 
@@ -555,7 +560,8 @@ def find_model(name_or_directory: str | Path) -> Path:
     hub_id, revision, weights, sha256 = BACKBONES[str(name_or_directory)]
     folder, names = "models--" + hub_id.replace("/", "--"), ("config.json", "vocab.txt", weights)
     home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
-    theirs = Path(os.environ.get("HF_HUB_CACHE") or Path(home, "hub"), folder, "snapshots", revision).expanduser()
+    theirs = Path(os.environ.get("HF_HUB_CACHE") or Path(home, "hub"), folder, "snapshots", revision)
+    theirs = Path(os.path.expanduser(theirs))
     if all((theirs / name).is_file() for name in names):
         return theirs
     ours = cache_dir() / folder / revision

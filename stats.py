@@ -203,12 +203,13 @@ def read_log(path: Path, epoch: str) -> dict:
         raise UserError(f"{path} is not a run log of train.py, its format is not typhoon-run-1: move it away")
     log = {"effective_rank": []} | log  # there only with --effective-rank
     check(log, LOG, f"{path}: log")
-    for stage, figures in (("classifier", {}), ("mlm", {0: {"masked_fraction": None, "kl_per_token": None}})):
-        figures |= {record["epoch"]: record for record in log[stage]["epochs"]}  # 0: there was no adaptation
+    for stage, keys in (("classifier", ("accuracy", "f1", "matthews")), ("mlm", ("masked_fraction", "kl_per_token"))):
+        figures = {0: {}} if stage == "mlm" else {}  # 0: there was no adaptation
+        figures |= {record["epoch"]: record for record in log[stage]["epochs"]}
         number = log[stage][f"{epoch}_epoch"]
         if number not in figures:
             raise UserError(f"{path}: log.{stage}.epochs lacks the {epoch}_epoch, {number}: move it away and run again")
-        log = figures[number] | log
+        log |= {key: figures[number].get(key) for key in keys}
     axes = {axis: log["configuration"][axis] for axis in AXES}
     return log | axes | {"path": path, "score": log[METRIC.get(axes["task"], "accuracy")]}
 
@@ -232,8 +233,8 @@ def read_logs(paths: Sequence[str | Path], epoch: str = "best") -> list[dict]:
             raise UserError(f"{first[run][1]} and {path} are logs of one run; keep one of them")
         facts = {f"--{option.replace('_', '-')}": log["configuration"].get(option) for option in options
                  if option != "decoder_layers" or log["objective"] == "mae"}  # MLM has no decoder
-        facts = {"being of the made-up sample": log["sample"], f"the {log['task']} files": log["data"]["files"],
-                 f"the {log['model']} files": log["backbone"]["files"]} | facts | {run: None}
+        facts = {"being of the made-up sample": log["sample"], f"the data files of {log['task']}": log["data"]["files"],
+                 f"the files of the model {log['model']}": log["backbone"]["files"]} | facts | {run: None}
         for fact, value in facts.items():
             other, other_path = first.setdefault(fact, (value, path))
             if other != value:
@@ -303,14 +304,14 @@ def comparisons(logs: list[dict], treatment: str, baselines: list[str], margin: 
 
 def ranks(logs: list[dict]) -> list[dict]:
     """Table 4: effective rank per layer, mean over the seeds; MLM and MAE-LM side by side at each stage."""
-    names, ranks_of = ("task", "model", "masker", "spread", "input", "tokens", "layer"), {}
+    of_log, of_record, ranks_of = ("task", "model", "masker", "spread"), ("input", "tokens"), {}
     for log in logs:
         for record in log["effective_rank"]:
             for layer, rank in enumerate(record["layers"]):
-                row = tuple((record | log | {"layer": layer})[name] for name in names)
+                row = (*(log[name] for name in of_log), *(record[name] for name in of_record), layer)
                 ranks_of.setdefault(row, {}).setdefault(f"{record['stage']}/{log['objective']}", []).append(rank)
-    return [dict(zip(names, row)) | {column: float(np.mean(values)) for column, values in ranks_of[row].items()}
-            for row in sorted(ranks_of)]
+    return [dict(zip((*of_log, *of_record, "layer"), row))
+            | {column: float(np.mean(values)) for column, values in ranks_of[row].items()} for row in sorted(ranks_of)]
 
 
 # ---- How they are shown ----------------------------------------------------------------------------------------------
@@ -397,27 +398,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--margin", type=float, default=0.01, metavar="X", help="for equivalence (default: 0.01)")
     parser.add_argument("--alpha", type=float, default=0.05, metavar="P", help="of tests and intervals (default: 0.05)")
     parser.add_argument("--format", choices="text markdown latex json".split(), default="text", help="(default: text)")
+    parser.error = lambda message: parser.exit(2, f"stats.py: {' '.join(message.split())}; see python stats.py --help\n")
     options = parser.parse_args(arguments)
+    options.baseline = [name for name in dict.fromkeys(options.baseline) if name != options.treatment]
     try:
         if not (0 < options.margin < math.inf and 0.001 <= options.alpha < 0.5):
             raise UserError("--margin must be above 0, --alpha from 0.001 to below 0.5")
-        logs = read_logs(options.paths, options.epoch)
-    except (UserError, OSError) as error:
+        print(report(read_logs(options.paths, options.epoch), options), flush=True)
+        return 0
+    except KeyboardInterrupt:
+        print("stats.py: stopped by SIGINT", file=sys.stderr)
+        return 130
+    except (UserError, OSError, UnicodeError) as error:  # the latter two: standard output takes no more, or not this
         print(f"stats.py: {error}", file=sys.stderr)
         return 2
+
+
+def report(logs: list[dict], options: argparse.Namespace) -> str:
+    """All that the logs say, as tables and notes."""
     notes = [f"{log['path'].name}: its score is NaN and counts nowhere." for log in logs if math.isnan(log["score"])]
     for key in sorted({key for log in logs for key in log["environment"]}):
         values = Counter(str(log["environment"].get(key)) for log in logs)
         if len(values) > 1:
             notes.append(f"Runs differ in {key}: {', '.join(f'{value} in {n}' for value, n in values.items())}.")
-    print(shown({
+    return shown({
         "sample": logs[0]["sample"], "runs": len(logs), **vars(options), "confidence": 100 * (1 - options.alpha),
         "notes": notes, "table_1": summaries(logs, AXES[:5], ("score", "accuracy")),
         "table_2": comparisons(logs, options.treatment, options.baseline, options.margin, options.alpha, notes),
         "table_3": summaries([log for log in logs if log["masker"] == options.treatment], AXES[:5],
                              ("kl_per_token", "masked_fraction", "score")),
-        "table_4": ranks(logs)}, options.format))
-    return 0
+        "table_4": ranks(logs)}, options.format)
 
 
 if __name__ == "__main__":

@@ -41,15 +41,11 @@ def place(text: str) -> str:
     return text
 
 
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str):
-        self.exit(2, f"train.py: {message}; see python train.py --help\n")
-
-
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     whole, rate = number(int, 1), number(float, 0, 1, inside=True)
-    parser = Parser(prog="train.py", description=__doc__.split("\n")[0], allow_abbrev=False,
-                    formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=28, width=110))
+    parser = argparse.ArgumentParser(prog="train.py", description=__doc__.split("\n")[0], allow_abbrev=False,
+                                     formatter_class=lambda prog: argparse.HelpFormatter(prog, 2, 28, 110))
+    parser.error = lambda message: parser.exit(2, f"train.py: {' '.join(message.split())}; see python train.py --help\n")
     add = parser.add_argument_group("axes (one or more values each; the runs are their product)").add_argument
     add("--task", nargs="+", choices=["mrpc", "cola"], help="GLUE's task (default: mrpc)")
     add("--model", nargs="+", type=place, metavar="M", help="tinybert, distilbert, bert-base, or a directory in the "
@@ -78,9 +74,10 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--objective", choices=["mlm", "mae"], default="mlm", help="mae is MAE-LM: the encoder never sees the selected "
         "positions (default: mlm)")
     add("--decoder-layers", type=number(int, 1, 100), default=4, metavar="N", help="of MAE-LM's decoder (default: 4)")
-    add("--mlm-epochs", type=number(int, 0), default=1, metavar="N", help="of adaptation; 0 leaves it out (default: 1)")
+    add("--mlm-epochs", type=number(int, 0, 10 ** 6), default=1, metavar="N", help="of adaptation; 0 leaves it out "
+        "(default: 1)")
     add("--mlm-lr", type=rate, default=1e-4, metavar="LR", help="learning rate of adaptation (default: 1e-4)")
-    add("--cls-epochs", type=whole, default=3, metavar="N", help="of fine-tuning (default: 3)")
+    add("--cls-epochs", type=number(int, 1, 10 ** 6), default=3, metavar="N", help="of fine-tuning (default: 3)")
     add("--cls-lr", type=rate, default=5e-5, metavar="LR", help="learning rate of fine-tuning (default: 5e-5)")
     add("--batch-size", type=whole, default=16, metavar="N", help="sentences or pairs a step, in both (default: 16)")
     add("--max-length", type=number(int, 4), default=128, metavar="N", help="of a sequence, in pieces (default: 128)")
@@ -114,12 +111,14 @@ import ctypes
 import fcntl
 import hashlib
 import inspect
+import io
 import json
 import platform
+import re
 import time
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 
 import numpy
@@ -138,7 +137,7 @@ SAMPLE = Path(__file__).resolve().parent / "tests" / "sample"
 EVALUATION_BATCH = 64
 
 
-class RunFailed(Exception):
+class RunFailed(RuntimeError):
     """The numbers of one run went wrong. The other runs of the command go on; the exit code says that one failed."""
 
 
@@ -338,6 +337,8 @@ def measure_effective_rank(encoder: models.Encoder, inputs: Inputs, selected: Te
             for tokens, where in groups.items():
                 hidden = torch.stack(layers)[:, where].double()  # (L + 1, positions, H)
                 moments[name, tokens] = moments.get((name, tokens), 0) + hidden.transpose(1, 2) @ hidden
+    if not all(moment.isfinite().all() for moment in moments.values()):
+        raise RunFailed(f"hidden states of the stage {stage!r} are NaN or infinite; try a lower learning rate")
     moments["masked", "all"] = moments["masked", "real"] + moments["masked", "[MASK]"]
     return [{"stage": stage, "input": name, "tokens": tokens, "layers": [*map(effective_rank_of_second_moment, layers)]}
             for (name, tokens), layers in sorted(moments.items())]
@@ -441,7 +442,7 @@ def already_done(path: Path, settings: Namespace, inputs: Inputs) -> bool:
         log = json.loads(path.read_text(encoding="utf-8"))
         there = log["configuration"] | {"data files": log["data"]["files"], "backbone files": log["backbone"]["files"],
                                         f"code of {settings.masker}": log["masker_source"]}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path} is not a run log ({type(error).__name__}); move it away, or choose another --out")
     here = vars(settings) | {"data files": inputs.data_record["files"], "backbone files": inputs.backbone_record["files"],
                              f"code of {settings.masker}": masker_source(settings.masker)}
@@ -467,7 +468,7 @@ def find_inputs(options: Namespace) -> tuple[dict[str, Path], dict[str, Path], s
             for name in names:
                 directory = models.find_model(name)
                 label = name if directory != Path(name) else directory.resolve().name
-                if found.setdefault(label, directory) != directory:
+                if found.setdefault(label, directory).resolve() != directory.resolve():
                     raise UserError(f"--model: two directories are called {label!r}, and logs are named by it; rename one")
             folders = {task: glue_data.find_task(task, options.data_dir) for task in tasks}
             if options.data_dir:  # the sample by its path is the sample, too
@@ -528,6 +529,9 @@ def main(options: Namespace) -> int:
     folders, backbones, source = find_inputs(options)
     inputs = {(task, model): read_inputs(task, folders[task], backbones[model], source, options.max_length, device)
               for task, model in itertools.product(folders, backbones)}  # all of it first: bad input ends before any run
+    for directory in backbones.values() if len(backbones) > 1 else ():
+        with redirect_stdout(io.StringIO()):  # what is newly initialised is said when it is
+            models.Classifier.from_pretrained(directory)
     out = Path(options.out)
     shared = {name: getattr(options, name) for name in (
         "objective", "budget", "ema", "corruption", "mlm_epochs", "mlm_lr", "cls_epochs", "cls_lr", "batch_size",
@@ -537,11 +541,16 @@ def main(options: Namespace) -> int:
     runs = [Namespace(task=task, model=model, masker=masker, spread=spread, seed=seed, **shared)
             for task, model, masker, spread, seed in itertools.product(*axes)]
     planned = [(settings, inputs[settings.task, settings.model], out / f"{run_name(settings)}.json") for settings in runs]
+    if len({path for *_, path in planned}) < len(planned):
+        raise UserError("--spread: two of its values differ after six digits only, and logs are named by them")
     saved = {path: Path(options.save, path.stem if len(runs) > 1 else "") for *_, path in planned if options.save}
+    in_use = [os.path.realpath(path) for path in (".", out, *folders.values(), *backbones.values())]
     for settings, read, path in planned:  # a log that disagrees, or a --save that is taken, stops the command here, too
         already_done(path, settings, read)
         if path in saved:
             models.check_replaceable(saved[path])
+            if any(Path(used).is_relative_to(os.path.realpath(saved[path])) for used in in_use):
+                raise UserError(f"--save {saved[path]}: holds what this command reads or writes; give another directory")
     out.mkdir(parents=True, exist_ok=True)
     exit_code = 0
     for settings, read, path in planned:
@@ -559,8 +568,10 @@ def main(options: Namespace) -> int:
                   + f", {torch.get_num_threads()} threads" * (device == "cpu"), flush=True)
             try:
                 log, classifier = run(settings, read)
-            except RunFailed as error:
-                print(f"train.py: {name} failed: {error}; no log was written", file=sys.stderr)
+            except RuntimeError as error:
+                if not isinstance(error, RunFailed) and not re.search("out of memory|allocate memory", str(error)):
+                    raise  # a bug
+                print(f"train.py: {name} failed: {str(error).splitlines()[0]:.200}; no log was written", file=sys.stderr)
                 exit_code = 1
                 continue
             if path in saved:

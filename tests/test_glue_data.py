@@ -50,6 +50,9 @@ def test_reads_both_tasks(data):
     assert examples[0] == Example('He said "yes.', "She said yes.", 1)
     assert [example.label for example in examples] == [1, 0, 1]
     assert load_task("cola", "dev", data) == [Example("The wind blew.", None, 1), Example("Wind the blew.", None, 0)]
+    for task, split in (("mrpc", "test"), ("cola", None), ("rte", "dev")):
+        with pytest.raises(UserError, match="no split"):
+            load_task(task, split, data)
     assert list(glue_data.task_files("mrpc", data)) == ["MRPC/train.tsv", "MRPC/dev.tsv"]
 
 

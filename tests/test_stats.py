@@ -433,6 +433,23 @@ def test_few_pairs_equal_differences_nan_and_no_adaptation(tmp_path, capsys):
         "With n = 5, 2 of them without a difference, the exact Wilcoxon test cannot reach 0.05: its smallest p is 0.25."]
 
 
+def test_a_model_called_like_a_task_a_repeated_baseline_and_stray_keys(tmp_path, capsys):
+    logs = logs_of([0, 1, 2], model="mrpc")
+    logs[0]["f1"] = logs[0]["kl_per_token"] = "not read"
+    once = numbers(capsys, write(tmp_path / "runs", *logs))
+    twice = numbers(capsys, tmp_path / "runs", "--baseline", "random", "typhoon", "random", "whole-word")
+    assert len(once["table_2"]) == 2 and once["table_2"] == twice["table_2"]
+    logs[1]["data"]["files"] = {"MRPC/train.tsv": {"bytes": 1, "sha256": "other"}}
+    assert "differ in the data files of mrpc" in refusal(capsys, write(tmp_path / "other", *logs))
+
+
+def test_output_that_nobody_takes_ends_with_one_line(ninety, root):
+    for redirect in (">/dev/full", "| true"):
+        done = subprocess.run(["bash", "-c", f"'{sys.executable}' '{root / 'stats.py'}' '{ninety}' --format json {redirect}; "
+                               "echo ${PIPESTATUS[0]}"], capture_output=True, text=True)
+        assert "Traceback" not in done.stderr and done.stderr.startswith("stats.py: "), done.stderr
+
+
 def test_environments_may_differ_and_it_is_said(tmp_path, capsys):
     logs = logs_of([0, 1])
     logs[0]["environment"] |= {"torch": "2.1", "threads": 8}
@@ -500,8 +517,8 @@ def changed(log, **changes):
 
 
 @pytest.mark.parametrize("logs, message", [
-    ([synthetic(), changed(synthetic(seed=1), data__files={})], "differ in the mrpc files"),
-    ([synthetic(), changed(synthetic(seed=1), backbone__files={"config.json": 1})], "differ in the tinybert files"),
+    ([synthetic(), changed(synthetic(seed=1), data__files={})], "differ in the data files of mrpc"),
+    ([synthetic(), changed(synthetic(seed=1), backbone__files={"config.json": 1})], "differ in the files of the model tinybert"),
     ([synthetic(), changed(synthetic(seed=1), sample=True)], "differ in being of the made-up sample (False and True)"),
     ([synthetic(), changed(synthetic(), run="copy")], "are logs of one run"),
     ([changed(synthetic(), format="typhoon-run-2")], "not a run log of train.py"),

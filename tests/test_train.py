@@ -311,9 +311,10 @@ def test_changed_data_and_a_broken_log_stop(inputs, tmp_path, capsys):
     assert command(*inputs, "--data-dir", glue, "--out", tmp_path / "runs") == 2
     assert "with other data files" in capsys.readouterr().err
     [path] = (tmp_path / "runs").iterdir()
-    path.write_bytes(path.read_bytes()[:100])
-    assert command(*inputs, "--data-dir", glue, "--out", tmp_path / "runs") == 2
-    assert f"{path} is not a run log" in capsys.readouterr().err
+    for broken in (path.read_bytes()[:100], b"[" * 100_000):
+        path.write_bytes(broken)
+        assert command(*inputs, "--data-dir", glue, "--out", tmp_path / "runs") == 2
+        assert f"{path} is not a run log" in capsys.readouterr().err
 
 
 # ---- Bad input -------------------------------------------------------------------------------------------------------
@@ -346,6 +347,28 @@ def test_bad_options_end_with_one_sentence(inputs, tmp_path, capsys, monkeypatch
     assert not list(tmp_path.rglob("*.json")) and not list(tmp_path.rglob("*.claim"))
 
 
+@pytest.mark.parametrize("save", ["runs", ".", "..", "tiny", "to-tiny", "loop"])
+def test_save_never_takes_the_place_of_what_the_command_uses(inputs, tmp_path, capsys, monkeypatch, save):
+    tiny.write_checkpoint(tmp_path / "work" / "tiny")
+    (tmp_path / "work" / "to-tiny").symlink_to("tiny")
+    (tmp_path / "work" / "loop").symlink_to("loop")
+    (tmp_path / "work" / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "work" / ("empty" if save in (".", "..") else ""))
+    before = sorted(tmp_path.rglob("*"))
+    assert command(*inputs[:4], "--model", tmp_path / "work" / "tiny", "--out", "runs", "--save", save) == 2
+    error = capsys.readouterr().err
+    assert "give another directory" in error and error.count("\n") == 1 and sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_damaged_second_model_and_spreads_of_one_name_stop_before_the_first_run(inputs, tmp_path, capsys):
+    other = tiny.write_checkpoint(tmp_path / "other")
+    (other / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes()[:-1])
+    assert command(*inputs, other, "--out", tmp_path / "runs") == 2
+    assert "model.safetensors" in capsys.readouterr().err
+    assert command(*inputs, "--spread", 0.4, 0.40000001, "--out", tmp_path / "runs") == 2
+    assert "--spread" in capsys.readouterr().err and not (tmp_path / "runs").exists()
+
+
 def test_two_models_of_one_name_are_refused(inputs, tmp_path, capsys):
     other = tiny.write_checkpoint(tmp_path / "tiny")
     assert command(*inputs, other, "--out", tmp_path / "runs") == 2
@@ -359,6 +382,8 @@ def test_a_loss_that_overflows_fails_its_run_alone(inputs, tmp_path, capsys):
         error = capsys.readouterr().err
         assert f"the {stage} loss is nan at epoch 1, step 1" in error and error.count("\n") == 1
         assert os.listdir(tmp_path / stage) == ["mrpc-tiny-typhoon-mlm-spread0.4-seed0.json"]
+    assert command(*inputs[:4], "--model", huge, "--effective-rank", "--out", tmp_path / "rank") == 1
+    assert "hidden states of the stage 'before' are NaN" in capsys.readouterr().err and not os.listdir(tmp_path / "rank")
 
 
 # ---- The sample ------------------------------------------------------------------------------------------------------

@@ -191,6 +191,7 @@ def main():
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--lines", nargs="+", metavar="LINE", help="only these, such as random typhoon (default: all)")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     options = parser.parse_args()
     import torch
@@ -212,6 +213,7 @@ def main():
     if importlib.util.find_spec("transformers") and importlib.util.find_spec("accelerate"):
         lines[4:4] = ["Trainer, random", "Trainer, dense Typhoon"]
         lines.append("Trainer, classifier")
+    lines = [line for line in lines if line in (options.lines or lines)]
     print(f"{name}, {torch.get_num_threads()} threads, torch {torch.__version__}, {options.precision}, batch "
           f"{options.batch_size}, {options.steps} steps, {options.rounds} rounds, {options.model}", flush=True)
     context, results = multiprocessing.get_context("spawn"), {line: [] for line in lines}
@@ -231,7 +233,7 @@ def main():
     print()
     for ours_, theirs in [("typhoon", "random"), ("typhoon", ANY_KERNELS), ("typhoon", "dense Typhoon"),
                           ("random", "Trainer, random"), ("typhoon", "Trainer, dense Typhoon"), ("classifier", "Trainer, classifier")]:
-        if theirs in lines:
+        if ours_ in lines and theirs in lines:
             ratios = [a[0] / b[0] for a, b in zip(results[ours_], results[theirs])]
             print(f"{ours_} / {theirs}: {statistics.median(ratios):.2f} x the speed, "
                   f"{median[ours_][1] / median[theirs][1]:.2f} x the memory")

@@ -3,10 +3,12 @@ import json
 import random
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import glue_data
 import pytest
+import tiny
 import torch
 from glue_data import Example, Tokenizer, UserError, load_task
 
@@ -374,3 +376,21 @@ def test_metrics_need_equal_lengths():
 def test_tasks_name_existing_metrics():
     assert {task.metric for task in glue_data.TASKS.values()} <= glue_data.metrics([1], [1]).keys()
     assert {task.selection_metric for task in glue_data.TASKS.values()} <= glue_data.metrics([1], [1]).keys()
+
+
+def test_a_tokenizer_config_that_cannot_be_read_is_not_taken_for_none(tmp_path):
+    tiny.write_vocabulary(tmp_path / "vocab.txt")
+    (tmp_path / "tokenizer_config.json").symlink_to("nowhere")
+    with pytest.raises(UserError, match="tokenizer_config.json"):
+        Tokenizer.from_pretrained(tmp_path)
+
+
+def test_damaged_archives_of_every_compression_are_refused(tmp_path):
+    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        with zipfile.ZipFile(tmp_path / "CoLA.zip", "w", method) as archive:
+            archive.writestr("CoLA/train.tsv", "".join(f"x\t1\t\tsentence {number}\n" for number in range(999)))
+        whole = (tmp_path / "CoLA.zip").read_bytes()
+        for position in range(60, 180, 4):
+            (tmp_path / "CoLA.zip").write_bytes(whole[:position] + bytes([whole[position] ^ 255]) + whole[position + 1:])
+            with pytest.raises(UserError, match="CoLA.zip"):
+                glue_data.extract(tmp_path / "CoLA.zip", ["CoLA/train.tsv"])

@@ -925,3 +925,10 @@ def test_a_hub_without_the_file(home, hub):
     with pytest.raises(DownloadError):
         models.find_model("bert-base")
     assert not list((home / ".cache").rglob("config.json"))
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensor")
+def test_a_nested_tensor_is_refused(tmp_path):
+    torch.save({"embeddings.LayerNorm.weight": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])}, tmp_path / "a.bin")
+    with pytest.raises(UserError, match="a.bin"):
+        models.read_tensors(tmp_path / "a.bin")

@@ -74,11 +74,15 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--objective", choices=["mlm", "mae"], default="mlm", help="mae is MAE-LM: the encoder never sees the selected "
         "positions (default: mlm)")
     add("--decoder-layers", type=number(int, 1, 100), default=4, metavar="N", help="of MAE-LM's decoder (default: 4)")
-    add("--mlm-epochs", type=number(int, 0, 10 ** 6), default=1, metavar="N", help="of adaptation; 0 leaves it out "
-        "(default: 1)")
+    add("--mlm-epochs", type=number(int, 0, 10 ** 6), default=3, metavar="N", help="of adaptation; 0 leaves it out "
+        "(default: 3)")
     add("--mlm-lr", type=rate, default=1e-4, metavar="LR", help="learning rate of adaptation (default: 1e-4)")
     add("--cls-epochs", type=number(int, 1, 10 ** 6), default=3, metavar="N", help="of fine-tuning (default: 3)")
     add("--cls-lr", type=rate, default=5e-5, metavar="LR", help="learning rate of fine-tuning (default: 5e-5)")
+    add("--clip", type=number(float, 0), default=1.0, metavar="X", help="largest norm of the gradients of a step, in both; "
+        "0 for no clipping (default: 1.0)")
+    add("--warmup", type=number(float, 0, 1), default=0.0, metavar="X", help="fraction of the steps in which the learning "
+        "rate rises, in both (default: 0.0)")
     add("--batch-size", type=whole, default=16, metavar="N", help="sentences or pairs a step, in both (default: 16)")
     add("--max-length", type=number(int, 4), default=128, metavar="N", help="of a sequence, in pieces (default: 128)")
     add("--effective-rank", action="store_true", help="log the effective rank of every layer before adaptation, after "
@@ -113,6 +117,7 @@ import hashlib
 import inspect
 import io
 import json
+import math
 import platform
 import re
 import time
@@ -160,10 +165,21 @@ def stream(seed: int, purpose: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {purpose}".encode()).digest()[:7], "big")
 
 
-def optimiser_and_schedule(model: torch.nn.Module, learning_rate: float, steps: int):
-    """AdamW, weight decay 0.01, the learning rate falling linearly to 0 [C]. Fused: one pass over the parameters."""
-    optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.01, fused=True)
-    return optimiser, torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.0, total_iters=steps)
+def optimiser_and_schedule(model: torch.nn.Module, learning_rate: float, steps: int, warmup: float):
+    """AdamW, weight decay 0.01 but on biases and LayerNorm, the learning rate falling linearly to 0 after warm-up [C]."""
+    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    vectors = [parameter for parameter in model.parameters() if parameter.dim() == 1]
+    optimiser = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}],
+                                  lr=learning_rate, fused=True)
+    rising = math.ceil(warmup * steps)
+    return optimiser, torch.optim.lr_scheduler.LambdaLR(
+        optimiser, lambda step: step / rising if step < rising else (steps - step) / max(steps - rising, 1))
+
+
+def clip(settings: Namespace, model: torch.nn.Module) -> None:
+    """Scale the gradients down to --clip where their norm is larger [C]."""
+    if settings.clip:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
 
 
 def autocast(settings: Namespace) -> torch.autocast:
@@ -202,7 +218,7 @@ def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[di
 
     dev_corrupted = corrupt(inputs.dev.ids, dev_selected, dev_masks)
     steps = settings.mlm_epochs * len(epoch_batches(inputs.train.lengths, settings.batch_size, None))
-    optimiser, schedule = optimiser_and_schedule(model, settings.mlm_lr, steps)
+    optimiser, schedule = optimiser_and_schedule(model, settings.mlm_lr, steps, settings.warmup)
     embedding_weight = model.encoder.word_embeddings.weight.detach()  # detached: a masker's state must hold no graph
     history, best, encoder_weights = [], None, None
     for epoch in range(1, settings.mlm_epochs + 1):
@@ -220,6 +236,7 @@ def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[di
                 loss = F.cross_entropy(logits, batch.ids[selected], reduction="sum") / max(len(logits), 1)
             loss.backward()
             masker.observe(embeddings.grad, embedding_weight, batch.ids, batch.words, selected)
+            clip(settings, model)
             optimiser.step()
             schedule.step()
             optimiser.zero_grad()
@@ -273,7 +290,7 @@ def fine_tune(settings: Namespace, inputs: Inputs, classifier: models.Classifier
     order = torch.Generator().manual_seed(stream(settings.seed, "classifier order"))
     torch.manual_seed(stream(settings.seed, "classifier dropout"))
     steps = settings.cls_epochs * len(epoch_batches(inputs.train.lengths, settings.batch_size, None))
-    optimiser, schedule = optimiser_and_schedule(classifier, settings.cls_lr, steps)
+    optimiser, schedule = optimiser_and_schedule(classifier, settings.cls_lr, steps, settings.warmup)
     history, best, weights = [], None, None
     for epoch in range(1, settings.cls_epochs + 1):
         started, losses = time.perf_counter(), []
@@ -285,6 +302,7 @@ def fine_tune(settings: Namespace, inputs: Inputs, classifier: models.Classifier
                 logits = classifier(batch.ids, batch.segments, batch.attention_mask)  # (B, 2)
                 loss = F.cross_entropy(logits, batch.labels)
             loss.backward()
+            clip(settings, classifier)
             optimiser.step()
             schedule.step()
             optimiser.zero_grad()
@@ -534,7 +552,7 @@ def main(options: Namespace) -> int:
             models.Classifier.from_pretrained(directory)
     out = Path(options.out)
     shared = {name: getattr(options, name) for name in (
-        "objective", "budget", "ema", "corruption", "mlm_epochs", "mlm_lr", "cls_epochs", "cls_lr", "batch_size",
+        "objective", "budget", "ema", "corruption", "mlm_epochs", "mlm_lr", "cls_epochs", "cls_lr", "clip", "warmup", "batch_size",
         "max_length", "precision", "effective_rank")}
     shared |= {"device": device, "decoder_layers": options.decoder_layers if options.objective == "mae" else None}
     axes = map(dict.fromkeys, (folders, backbones, options.masker, options.spread, options.seed))  # each value once

@@ -165,7 +165,9 @@ class TyphoonMasker(RandomMasker):
         Masking a visible token takes its one-hot input away, which changes the loss by about -g; showing a selected
         one gives it back, +g. Only maskable positions count: special tokens are never seen [D].
         """
-        saliency = one_hot_saliency(embedding_gradient, embedding_weight, ids).float()  # (B, T)
+        # Times the number of selected positions: the gradient of the summed loss. That of the mean would be larger in
+        # batches of short sentences, which select fewer [D].
+        saliency = one_hot_saliency(embedding_gradient, embedding_weight, ids).float() * selected.sum()  # (B, T)
         visible, selected = (words >= 0) & ~selected, (words >= 0) & selected
 
         def per_type(values: Tensor) -> Tensor:  # (B, T) -> (V,): sum over the positions of each token type

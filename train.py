@@ -1,149 +1,58 @@
-"""Train and score: adapt a pretrained backbone by masked language modelling, fine-tune it, score it on GLUE's dev split.
+"""Adapt, fine-tune, score: does it matter which tokens are masked?
 
     python train.py --masker typhoon --seed 3
 
-One run is two stages on one task [A]: `adapt` trains the backbone as a masked language model on the task's own
-training sentences, under one masker; `fine_tune` trains it as a classifier on the same sentences. `run` puts them
-together, and `main` takes the product of tasks, models, maskers, spreads and seeds and leaves one JSON log a run.
+One run is two stages on one task [A]. `adapt` trains a pretrained backbone as a masked language
+model on the task's own training sentences, under one masker; `fine_tune` trains it as a classifier
+on the same sentences, and `score` reads GLUE's dev split after every epoch. `run` is the whole
+experiment; `main` takes the product of tasks, models, maskers, spreads and seeds, and leaves one
+JSON log a run.
 
-Pairing [D]: every purpose (head, order, dropout, masks) has a stream of random numbers of its own, so that runs of one
-seed which differ only in the masker start from the same weights and see the same batches in the same order.
-Sources of rules: [A] the paper's abstract, [C] its authors' 2023 code, [D] our decision.
+Pairing [D]: each purpose has a stream of random numbers of its own (see `stream`): classifier head,
+classifier order, classifier dropout, MLM head, MLM order, MLM dropout, masks, dev masks, dev
+corruption. So runs of one seed that differ only in the masker start from the same weights and see
+the same batches in the same order.
+
+Sources: [A] the paper's abstract, [C] its authors' 2023 code, [M] the MAE-LM paper, [D] ours.
 """
 from __future__ import annotations
 
 import argparse
-import itertools
-import os
-import signal
-import sys
-from pathlib import Path
-
-
-# ---- The command line ------------------------------------------------------------------------------------------------
-
-def number(kind: type, low: float, high: float = float("inf"), inside: bool = False):
-    """An argparse type: an int or a float from low to high, or strictly inside (low, high)."""
-    def parse(text: str):
-        value = kind(text)
-        if not (low < value < high if inside else low <= value <= high):
-            bounds = f"between {low} and {high}" if inside else f"from {low} to {high}" if high < 9e9 else f"from {low} up"
-            raise argparse.ArgumentTypeError(f"{text} is out of range, give a number {bounds}")
-        return value
-    parse.__name__ = "whole number" if kind is int else "number"  # argparse puts it into "invalid number value: 'x'"
-    return parse
-
-
-def place(text: str) -> str:
-    """An argparse type: a file name, which logs and messages can hold too. "$UNSET" must not mean this directory."""
-    if not text or not text.isprintable():
-        raise argparse.ArgumentTypeError(f"{text!a} is no name of printable characters, give one")
-    return text
-
-
-def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    whole, rate = number(int, 1), number(float, 0, 1, inside=True)
-    parser = argparse.ArgumentParser(prog="train.py", description=__doc__.split("\n")[0], allow_abbrev=False,
-                                     formatter_class=lambda prog: argparse.HelpFormatter(prog, 2, 28, 110))
-    parser.error = lambda message: parser.exit(2, f"train.py: {' '.join(message.split())}; see python train.py --help\n")
-    add = parser.add_argument_group("axes (one or more values each; the runs are their product)").add_argument
-    add("--task", nargs="+", choices=["mrpc", "cola"], help="GLUE's task (default: mrpc)")
-    add("--model", nargs="+", type=place, metavar="M", help="tinybert, distilbert, bert-base, or a directory in the "
-        "Hugging Face layout (default: tinybert)")
-    add("--masker", nargs="+", default=["typhoon"], metavar="M", help="random, whole-word, typhoon, or another ...Masker "
-        "class of typhoon.py (default: typhoon)")
-    add("--seed", nargs="+", type=number(int, 0, 2 ** 63), default=[0], metavar="N", help="of all that is drawn: heads, "
-        "order, dropout, masks (default: 0)")
-    add("--spread", nargs="+", type=number(float, 0, 1), default=[0.4], metavar="X", help="how far calibration pulls "
-        "masking rates apart, from 0 to 1 (default: 0.4)")
-    add = parser.add_argument_group("files").add_argument
-    add("--data-dir", type=place, metavar="DIR", help="GLUE directory, with MRPC/ and CoLA/; a task that it lacks is "
-        "downloaded into it (default: a cache of our own, filled in the same way)")
-    add("--sample", action="store_true", help="use the made-up data and tiny model of tests/sample (default: only when "
-        "the real ones cannot be had and none was named)")
-    add("--out", type=place, default="runs", metavar="DIR", help="where the run logs go (default: runs)")
-    add("--save", type=place, metavar="DIR", help="keep the fine-tuned classifier there, in the Hugging Face layout, in "
-        "the place of an earlier one; one folder a run if there are several (default: not kept)")
-    add = parser.add_argument_group("masking").add_argument
-    add("--budget", type=rate, default=0.3, metavar="P", help="fraction of maskable tokens to select (default: 0.3)")
-    add("--ema", type=number(float, 0, 1), default=0.8, metavar="A", help="weight of the newest score, not of the old "
-        "ones, in Typhoon's moving average (default: 0.8)")
-    add("--corruption", choices=["mask", "80-10-10"], default="mask", help="selected positions become [MASK], or 80%% of "
-        "them, while 10%% become a random token and 10%% stay (default: mask)")
-    add = parser.add_argument_group("the two stages").add_argument
-    add("--objective", choices=["mlm", "mae"], default="mlm", help="mae is MAE-LM: the encoder never sees the selected "
-        "positions (default: mlm)")
-    add("--decoder-layers", type=number(int, 1, 100), default=4, metavar="N", help="of MAE-LM's decoder (default: 4)")
-    add("--mlm-epochs", type=number(int, 0, 10 ** 6), default=3, metavar="N", help="of adaptation; 0 leaves it out "
-        "(default: 3)")
-    add("--mlm-lr", type=rate, default=1e-4, metavar="LR", help="learning rate of adaptation (default: 1e-4)")
-    add("--cls-epochs", type=number(int, 1, 10 ** 6), default=3, metavar="N", help="of fine-tuning (default: 3)")
-    add("--cls-lr", type=rate, default=5e-5, metavar="LR", help="learning rate of fine-tuning (default: 5e-5)")
-    add("--clip", type=number(float, 0), default=1.0, metavar="X", help="largest norm of the gradients of a step, in both; "
-        "0 for no clipping (default: 1.0)")
-    add("--warmup", type=number(float, 0, 1), default=0.0, metavar="X", help="fraction of the steps in which the learning "
-        "rate rises, in both (default: 0.0)")
-    add("--batch-size", type=whole, default=16, metavar="N", help="sentences or pairs a step, in both (default: 16)")
-    add("--max-length", type=number(int, 4), default=128, metavar="N", help="of a sequence, in pieces (default: 128)")
-    add("--effective-rank", action="store_true", help="log the effective rank of every layer before adaptation, after "
-        "it, and after fine-tuning (default: no)")
-    add = parser.add_argument_group("machine").add_argument
-    add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="(default: auto, CUDA if there is one)")
-    add("--precision", choices=["fp32", "bf16"], default="fp32", help="bf16 is autocast, for CUDA or a CPU with "
-        "bfloat16 (default: fp32)")
-    options = parser.parse_args(arguments)
-    if options.sample and (options.data_dir or options.model):
-        parser.error("--sample brings its own data and model: leave out --data-dir and --model")
-    if options.objective == "mae" and options.corruption != "mask":
-        parser.error("--corruption 80-10-10 means nothing with --objective mae, which leaves selected positions out")
-    return options
-
-
-def stop(signal_number: int, frame) -> None:
-    """Ctrl-C and SIGTERM end with one line; unwinding gives the claim of the unfinished run back."""
-    print(f"\ntrain.py: stopped by {signal.Signals(signal_number).name}; finished runs are kept, and the same command "
-          "goes on from there", file=sys.stderr)
-    raise SystemExit(128 + signal_number)
-
-
-if __name__ == "__main__":  # before torch is imported, so that --help, a mistyped option and Ctrl-C are answered at once
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
-    OPTIONS = parse_arguments()
-
-import ctypes
-import fcntl
+import ast
+import contextlib
+import functools
 import hashlib
-import inspect
-import io
+import itertools
 import json
 import math
+import os
 import platform
-import re
+import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
 from tqdm import tqdm
 
 import glue_data
 import models
 import typhoon
 from glue_data import TASKS, EncodedSplit, Tokenizer, UserError, epoch_batches
-from stats import effective_rank_of_second_moment
+
+try:
+    import fcntl
+except ImportError:  # Windows: no locks
+    fcntl = None
 
 SAMPLE = Path(__file__).resolve().parent / "tests" / "sample"
 EVALUATION_BATCH = 64
-
-
-class RunFailed(RuntimeError):
-    """The numbers of one run went wrong. The other runs of the command go on; the exit code says that one failed."""
 
 
 @dataclass
@@ -153,466 +62,783 @@ class Inputs:
     tokenizer: Tokenizer
     train: EncodedSplit
     dev: EncodedSplit
-    frequency: Tensor  # (V,) of each token type among the maskable training tokens
-    data_record: dict  # for the log: source, sizes, fingerprints
-    backbone_record: dict
+    frequency: Tensor  # (V,) float64: each token type's share of the maskable training tokens
+    maskable_tokens: int
+    source: str  # "directory", "download" or "sample"
+    data_files: dict[str, str]  # name -> sha256
+    backbone_files: dict[str, str]
 
 
-# ---- The two stages --------------------------------------------------------------------------------------------------
+class RunFailed(Exception):
+    """The numbers of one run went wrong. The command's other runs go on, and its exit code is 1."""
+
+
+# ---- Stage 1: masked language modelling ---------------------------------------------------------
+
+def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[dict, dict]:
+    """Masked language modelling (or MAE-LM) on the task's training sentences, under one masker.
+
+    dev_selected (N, T) bool: the dev positions to predict, the same for every epoch and masker.
+    Returns the encoder's weights of the epoch with the lowest dev loss [C], and the log's record.
+    """
+    torch.manual_seed(stream(settings.seed, "MLM head"))
+    mae = settings.objective == "mae"
+    model = (models.MAELM.from_pretrained(inputs.backbone, settings.decoder_layers) if mae
+             else models.MaskedLM.from_pretrained(inputs.backbone)).to(settings.device)
+    steps = settings.mlm_epochs * math.ceil(len(inputs.train.lengths) / settings.batch_size)
+    optimiser, schedule = optimiser_and_schedule(model, settings.mlm_lr, steps, settings.warmup)
+    masker = typhoon.MASKERS[settings.masker](
+        inputs.frequency, settings.budget, settings.spread, settings.ema)
+    masker.begin(inputs, model, steps)
+    embedding_weight = model.encoder.word_embeddings.weight.detach()  # (V, H), as it is trained
+    dev_corrupted = corrupt(settings, inputs, inputs.dev.ids, dev_selected,
+                            generator(settings, "dev corruption"))  # (N, T)
+    mask_draws = generator(settings, "masks")
+    order = torch.Generator().manual_seed(stream(settings.seed, "MLM order"))
+    torch.manual_seed(stream(settings.seed, "MLM dropout"))
+
+    history, best, best_weights = [], None, None
+    for epoch in range(1, settings.mlm_epochs + 1):
+        started = time.perf_counter()
+        model.train()
+        losses, counts, states = [], [], []  # of each step; kept on the device, so as not to wait
+        batches = epoch_batches(inputs.train.lengths, settings.batch_size, order)
+        for rows in progress(batches, f"mlm {epoch}/{settings.mlm_epochs}"):
+            batch = inputs.train.batch(rows)
+            states.append(state_of(masker))
+
+            # 1. Select: which positions will the model have to predict?
+            selected = masker.select(batch.ids, batch.words, mask_draws) & (batch.words >= 0)
+
+            # 2. Corrupt: what does it see there?
+            corrupted = corrupt(settings, inputs, batch.ids, selected, mask_draws)  # (B, T)
+
+            # 3. Predict, and ask for the mean loss over the selected positions.
+            with autocast(settings):
+                embeddings = model.encoder.embed_words(corrupted)  # (B, T, H)
+                embeddings.retain_grad()
+                logits = model.forward_selected(
+                    embeddings, batch.segments, batch.attention_mask, selected)  # (S, V)
+                summed_loss = F.cross_entropy(logits, batch.ids[selected], reduction="sum")
+            loss = summed_loss / max(len(logits), 1)  # where nothing was selected: 0, not NaN
+            loss.backward()
+
+            # 4. The masker learns from the gradient at the word embeddings, before it is clipped.
+            masker.observe(embeddings.grad, embedding_weight, batch.ids, batch.words, selected)
+
+            # 5. Update the model.
+            update(settings, model, optimiser, schedule)
+            losses.append(summed_loss.detach())
+            counts.append(len(logits))
+
+        train_loss = finite(losses, "MLM", epoch).sum().item() / max(sum(counts), 1)
+        dev_loss = mlm_dev_loss(settings, model, inputs.dev, dev_corrupted, dev_selected, epoch)
+        history.append({"epoch": epoch, "train_loss": train_loss, "dev_loss": dev_loss,
+                        "masked_fraction": sum(counts) / inputs.maskable_tokens,
+                        **describe_masking(masker, inputs, states)})
+        report_mlm_epoch(settings, history[-1], time.perf_counter() - started)
+        if best is None or dev_loss < best["dev_loss"]:
+            best, best_weights = history[-1], copy_of_weights(model.encoder)
+    return best_weights, {"epochs": history, "best_epoch": best["epoch"], "last_epoch": epoch,
+                          "frequent_rates": frequent_rates(masker, inputs)}
+
+
+def corrupt(settings: Namespace, inputs: Inputs, ids: Tensor, selected: Tensor,
+            draws: torch.Generator) -> Tensor:
+    """ids, selected (B, T) -> what the model sees, (B, T)."""
+    vocabulary_size = len(inputs.tokenizer.tokens)  # an embedding matrix can have rows beyond it
+    return typhoon.corrupt(ids, selected, inputs.tokenizer.mask_id, vocabulary_size,
+                           settings.corruption, draws)
+
+
+@torch.no_grad()
+def mlm_dev_loss(settings: Namespace, model: torch.nn.Module, dev: EncodedSplit, corrupted: Tensor,
+                 selected: Tensor, epoch: int) -> float:
+    """Mean cross-entropy over the selected (N, T) positions of the dev split, in nats a token."""
+    model.eval()
+    losses = []
+    for rows in epoch_batches(dev.lengths, EVALUATION_BATCH, None):
+        batch = dev.batch(rows)
+        length = batch.ids.shape[1]
+        batch_selected = selected[rows, :length]  # (B, T)
+        with autocast(settings):
+            embeddings = model.encoder.embed_words(corrupted[rows, :length])  # (B, T, H)
+            logits = model.forward_selected(
+                embeddings, batch.segments, batch.attention_mask, batch_selected)  # (S, V)
+            losses.append(F.cross_entropy(logits, batch.ids[batch_selected], reduction="sum"))
+    return finite(losses, "MLM dev", epoch).sum().item() / max(selected.sum().item(), 1)
+
+
+# ---- What the masker does, for the log ----------------------------------------------------------
+
+QUANTILES = {"lowest": 0, "5%": .05, "25%": .25, "50%": .5, "75%": .75, "95%": .95, "highest": 1}
+ENOUGH_TOKENS = 100  # a type with fewer in the training set is not named as masked most or least
+FREQUENT_TYPES = 200
+
+
+def state_of(masker: typhoon.RandomMasker) -> Tensor:
+    """(2,): KL per token from uniform masking, and the share of the training tokens whose type has
+    a score, as of now. NaN for what this masker does not have."""
+    rates, seen = masker.rates(), masker.seen
+    none = torch.full((), math.nan, dtype=torch.float64, device=masker.frequency.device)
+    kl = none if rates is None else typhoon.kl_from_uniform(rates, masker.frequency, masker.budget)
+    share_seen = none if seen is None else (masker.frequency * seen).sum()
+    return torch.stack([kl, share_seen])
+
+
+def describe_masking(masker: typhoon.RandomMasker, inputs: Inputs, states: list[Tensor]) -> dict:
+    """An epoch's masking: KL and the share seen, their mean over the steps and at the end; the band
+    of the rates by now, as quantiles weighted by token frequency; and the types at its ends."""
+    kl_mean, seen_mean = torch.stack(states).mean(0).tolist()
+    kl_last, seen_last = state_of(masker).tolist()
+    record = {"kl_mean": kl_mean, "kl_last": kl_last,
+              "seen_mean": seen_mean, "seen_last": seen_last}
+    record = {key: value if math.isfinite(value) else None for key, value in record.items()}
+    record |= {"band": None, "mean_deviation": None, "most_masked": [], "least_masked": []}
+    rates = masker.rates()
+    if rates is None:
+        return record
+    rates, frequency = rates.cpu(), masker.frequency.cpu()
+    occurring = (frequency > 0).nonzero().flatten()
+    ascending = occurring[rates[occurring].argsort(stable=True)]  # types by their rate
+    share = frequency[ascending].cumsum(0)  # of the tokens, up to each type
+    record["band"] = {name: rates[ascending[(share < quantile - 1e-9).sum()]].item()
+                      for name, quantile in QUANTILES.items()}
+    record["mean_deviation"] = (frequency * (rates - masker.budget).abs()).sum().item()
+    if record["band"]["lowest"] < record["band"]["highest"]:
+        named = [{"token": inputs.tokenizer.tokens[v], "rate": rates[v].item()}
+                 for v in ascending.tolist()
+                 if frequency[v] * inputs.maskable_tokens >= ENOUGH_TOKENS]
+        record["most_masked"] = list(reversed(named[-10:]))
+        record["least_masked"] = named[:10]
+    return record
+
+
+def frequent_rates(masker: typhoon.RandomMasker, inputs: Inputs) -> dict[str, float]:
+    """The rates of the most frequent types, by which rankings of different seeds are compared."""
+    rates = masker.rates()
+    if rates is None:
+        return {}
+    by_frequency = inputs.frequency.cpu().argsort(descending=True, stable=True)
+    return {inputs.tokenizer.tokens[v]: round(rates[v].item(), 6)
+            for v in by_frequency[:FREQUENT_TYPES].tolist() if inputs.frequency[v] > 0}
+
+
+def report_mlm_epoch(settings: Namespace, record: dict, seconds: float) -> None:
+    """Print an epoch's line and the band of its rates; what is wrong with the masking is printed as
+    a NOTICE and added to the record."""
+    kl = "-" if record["kl_mean"] is None else f"{record['kl_mean']:.2e}"
+    print(f"  mlm {record['epoch']}/{settings.mlm_epochs}: train loss {record['train_loss']:.4f}, "
+          f"dev loss {record['dev_loss']:.4f}, masked {record['masked_fraction']:.4f}, "
+          f"KL per token {kl}, {seconds:.1f} s")
+    band, ends = record["band"], ""
+    if record["most_masked"]:
+        most, least = record["most_masked"][0], record["least_masked"][0]
+        ends = (f"; masked most \"{most['token']}\" {most['rate']:.3f}, "
+                f"least \"{least['token']}\" {least['rate']:.3f}")
+    if band and band["lowest"] < band["highest"]:
+        print(f"    rates: 5% {band['5%']:.3f}  50% {band['50%']:.3f}  95% {band['95%']:.3f} "
+              f"(budget {settings.budget:.3f}){ends}")
+    record["notices"] = []
+    if band and None in (record["kl_mean"], record["kl_last"]):
+        record["notices"].append("the masker's rates are NaN, negative or above 1")
+    if abs(record["masked_fraction"] - settings.budget) > 0.02:
+        record["notices"].append(f"{record['masked_fraction']:.3f} of the tokens were masked, but "
+                                 f"the budget is {settings.budget}")
+    for notice in record["notices"]:
+        print(f"NOTICE: {run_name(settings)}, epoch {record['epoch']}: {notice}")
+    sys.stdout.flush()
+
+
+# ---- Stage 2: fine-tuning, and the score --------------------------------------------------------
+
+def fine_tune(settings: Namespace, inputs: Inputs, classifier: models.Classifier) -> dict:
+    """The classifier on the task's labels, scored on the dev split after every epoch.
+
+    Leaves the weights of the epoch with the best dev metric [C] (accuracy for MRPC, Matthews for
+    CoLA; the first of equals) in the classifier, and returns the log's record.
+    """
+    metric = TASKS[settings.task].selection_metric
+    steps = settings.cls_epochs * math.ceil(len(inputs.train.lengths) / settings.batch_size)
+    optimiser, schedule = optimiser_and_schedule(
+        classifier, settings.cls_lr, steps, settings.warmup)
+    order = torch.Generator().manual_seed(stream(settings.seed, "classifier order"))
+    torch.manual_seed(stream(settings.seed, "classifier dropout"))
+
+    history, best, best_weights = [], None, None
+    for epoch in range(1, settings.cls_epochs + 1):
+        started = time.perf_counter()
+        classifier.train()
+        losses = []
+        batches = epoch_batches(inputs.train.lengths, settings.batch_size, order)
+        for rows in progress(batches, f"classifier {epoch}/{settings.cls_epochs}"):
+            batch = inputs.train.batch(rows)
+            with autocast(settings):
+                logits = classifier(batch.ids, batch.segments, batch.attention_mask)  # (B, 2)
+                loss = F.cross_entropy(logits, batch.labels)
+            loss.backward()
+            update(settings, classifier, optimiser, schedule)
+            losses.append(loss.detach())
+
+        record = {"epoch": epoch, "train_loss": finite(losses, "classifier", epoch).mean().item(),
+                  **score(settings, classifier, inputs.dev, epoch)}
+        history.append(record)
+        if best is None or record[metric] > best[metric]:
+            best, best_weights = record, copy_of_weights(classifier)
+        print(f"  classifier {epoch}/{settings.cls_epochs}: "
+              f"train loss {record['train_loss']:.4f}, dev loss {record['dev_loss']:.4f}, "
+              f"accuracy {record['accuracy']:.4f}, F1 {record['f1']:.4f}, "
+              f"Matthews {record['matthews']:.4f}, {time.perf_counter() - started:.1f} s",
+              flush=True)
+    classifier.load_state_dict(best_weights)
+    return {"epochs": history, "best_epoch": best["epoch"], "last_epoch": settings.cls_epochs}
+
+
+@torch.no_grad()
+def score(settings: Namespace, classifier: models.Classifier, dev: EncodedSplit,
+          epoch: int) -> dict:
+    """Loss, accuracy, F1, Matthews correlation and the predictions, in the dev file's order."""
+    classifier.eval()
+    losses = []
+    predictions = torch.zeros_like(dev.labels)  # (N,)
+    for rows in epoch_batches(dev.lengths, EVALUATION_BATCH, None):
+        batch = dev.batch(rows)
+        with autocast(settings):
+            logits = classifier(batch.ids, batch.segments, batch.attention_mask)  # (B, 2)
+            losses.append(F.cross_entropy(logits, batch.labels, reduction="sum"))
+        predictions[rows] = logits.argmax(-1)
+    dev_loss = finite(losses, "classifier dev", epoch).sum().item() / len(dev.lengths)
+    predictions = predictions.tolist()
+    return {"dev_loss": dev_loss, **glue_data.metrics(predictions, dev.labels.tolist()),
+            "predictions": "".join(map(str, predictions))}
+
+
+# ---- What the two stages share ------------------------------------------------------------------
 
 def stream(seed: int, purpose: str) -> int:
-    """A random seed for one purpose, so that draws of one kind never shift the draws of another."""
+    """A seed for one purpose, so that draws of one kind never shift the draws of another."""
     return int.from_bytes(hashlib.sha256(f"{seed} {purpose}".encode()).digest()[:7], "big")
 
 
-def optimiser_and_schedule(model: torch.nn.Module, learning_rate: float, steps: int, warmup: float):
-    """AdamW, weight decay 0.01 but on biases and LayerNorm, the learning rate falling linearly to 0 after warm-up [C]."""
+def generator(settings: Namespace, purpose: str) -> torch.Generator:
+    """The stream of random numbers of one purpose, on the run's device."""
+    return torch.Generator(settings.device).manual_seed(stream(settings.seed, purpose))
+
+
+def optimiser_and_schedule(model: torch.nn.Module, learning_rate: float, steps: int,
+                           warmup: float):
+    """AdamW with weight decay 0.01, but none on biases and LayerNorm, which are the vectors. The
+    learning rate rises over the first `warmup` of the steps and falls linearly to 0 [C]."""
     matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     vectors = [parameter for parameter in model.parameters() if parameter.dim() == 1]
-    optimiser = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}],
-                                  lr=learning_rate, fused=True)
+    groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
+    optimiser = torch.optim.AdamW(groups, lr=learning_rate, fused=True)
     rising = math.ceil(warmup * steps)
-    return optimiser, torch.optim.lr_scheduler.LambdaLR(
-        optimiser, lambda step: step / rising if step < rising else (steps - step) / max(steps - rising, 1))
+
+    def factor(step: int) -> float:
+        return step / rising if step < rising else (steps - step) / max(steps - rising, 1)
+
+    return optimiser, torch.optim.lr_scheduler.LambdaLR(optimiser, factor)
 
 
-def clip(settings: Namespace, model: torch.nn.Module) -> None:
-    """Scale the gradients down to --clip where their norm is larger [C]."""
+def update(settings: Namespace, model: torch.nn.Module, optimiser, schedule) -> None:
+    """One step down the gradient, whose norm is clipped [C]."""
     if settings.clip:
-        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+        clip_grad_norm_(model.parameters(), settings.clip)
+    optimiser.step()
+    schedule.step()
+    optimiser.zero_grad()
 
 
 def autocast(settings: Namespace) -> torch.autocast:
     return torch.autocast(settings.device, torch.bfloat16, enabled=settings.precision == "bf16")
 
 
+def progress(batches: list[list[int]], stage: str) -> tqdm:
+    return tqdm(batches, stage, disable=None, leave=False)  # None: no bar where nobody looks
+
+
+def copy_of_weights(model: torch.nn.Module) -> dict[str, Tensor]:
+    return {name: weight.clone() for name, weight in model.state_dict().items()}
+
+
 def finite(losses: list[Tensor], stage: str, epoch: int) -> Tensor:
-    """An epoch's losses (steps,), fetched from the device in one go. RunFailed where one is NaN or infinite."""
+    """An epoch's losses (steps,), fetched from the device at once. RunFailed at NaN or infinity."""
     fetched = torch.stack(losses).double().cpu()
     broken = (~fetched.isfinite()).nonzero().flatten().tolist()
     if broken:
-        raise RunFailed(f"the {stage} loss is {fetched[broken[0]]:g} at epoch {epoch}, step {broken[0] + 1} of "
-                        f"{len(fetched)}; try a lower learning rate")
+        raise RunFailed(f"the {stage} loss is {fetched[broken[0]]:g} at epoch {epoch}, "
+                        f"step {broken[0] + 1} of {len(fetched)}; try a lower learning rate")
     return fetched
 
 
-def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[dict, dict]:
-    """Stage 1: masked language modelling (or MAE-LM) on the task's training sentences, under one masker.
+# ---- Effective rank -----------------------------------------------------------------------------
 
-    dev_selected (N, T) bool: the dev positions to predict, the same for every epoch and masker.
-    Returns the encoder's weights after the epoch with the lowest dev loss [C], and the log's record of the stage.
+def effective_rank(second_moment: Tensor, tau: float = 0.9) -> int:
+    """The smallest k with sum_{i<=k} sigma_i^2 / sum_i sigma_i^2 >= tau, the largest sigma first.
+
+    Of representations H (N, d), by their second moment H^T H (d, d), whose eigenvalues are
+    sigma_i^2: it can be summed batch by batch. 0 where all of it is zero.
+    Source: "Representation Deficiency in Masked Language Modeling", tau = 0.9 [M].
+
+    >>> effective_rank(torch.diag(torch.tensor([80., 15., 5.])))  # .80 < .9 <= .95
+    2
     """
-    device = inputs.train.ids.device
-    torch.manual_seed(stream(settings.seed, "MLM head"))
-    model = (models.MAELM.from_pretrained(inputs.backbone, settings.decoder_layers) if settings.objective == "mae"
-             else models.MaskedLM.from_pretrained(inputs.backbone)).to(device)
-    masker = typhoon.maskers()[settings.masker](inputs.frequency, settings.budget, settings.spread, settings.ema)
-    order = torch.Generator().manual_seed(stream(settings.seed, "MLM order"))
-    masks = torch.Generator(device).manual_seed(stream(settings.seed, "masks"))
-    dev_masks = torch.Generator(device).manual_seed(stream(settings.seed, "dev corruption"))
-    torch.manual_seed(stream(settings.seed, "MLM dropout"))
-
-    def corrupt(ids: Tensor, selected: Tensor, generator: torch.Generator) -> Tensor:
-        return typhoon.corrupt(ids, selected, inputs.tokenizer.mask_id, len(inputs.frequency), settings.corruption,
-                               generator)
-
-    dev_corrupted = corrupt(inputs.dev.ids, dev_selected, dev_masks)
-    steps = settings.mlm_epochs * len(epoch_batches(inputs.train.lengths, settings.batch_size, None))
-    optimiser, schedule = optimiser_and_schedule(model, settings.mlm_lr, steps, settings.warmup)
-    embedding_weight = model.encoder.word_embeddings.weight.detach()  # detached: a masker's state must hold no graph
-    history, best, encoder_weights = [], None, None
-    for epoch in range(1, settings.mlm_epochs + 1):
-        started, losses, counts = time.perf_counter(), [], []
-        model.train()
-        batches = epoch_batches(inputs.train.lengths, settings.batch_size, order)
-        for rows in tqdm(batches, f"mlm {epoch}/{settings.mlm_epochs}", disable=None, leave=False):
-            batch = inputs.train.batch(rows)
-            selected = masker.select(batch.ids, batch.words, masks)  # (B, T)
-            with autocast(settings):
-                embeddings = model.encoder.embed_words(corrupt(batch.ids, selected, masks))  # (B, T, H)
-                embeddings.retain_grad()  # dL/de is what the masker may look at
-                logits = model.forward_selected(embeddings, batch.segments, batch.attention_mask, selected)  # (S, V)
-                # The mean over the selected positions; max(): a batch in which nothing was selected has loss 0.
-                loss = F.cross_entropy(logits, batch.ids[selected], reduction="sum") / max(len(logits), 1)
-            loss.backward()
-            masker.observe(embeddings.grad, embedding_weight, batch.ids, batch.words, selected)
-            clip(settings, model)
-            optimiser.step()
-            schedule.step()
-            optimiser.zero_grad()
-            losses.append(loss.detach())
-            counts.append(len(logits))
-        counts = torch.tensor(counts, dtype=torch.float64)
-        train_loss = (finite(losses, "MLM", epoch) @ counts / counts.sum().clamp(min=1)).item()
-        dev_loss = mlm_dev_loss(settings, model, inputs.dev, dev_corrupted, dev_selected, epoch)
-        history.append({"epoch": epoch, "train_loss": train_loss, "dev_loss": dev_loss,
-                        "masked_fraction": counts.sum().item() / inputs.data_record["maskable_tokens"],
-                        "kl_per_token": typhoon.kl_from_uniform(masker.rates(), inputs.frequency, settings.budget)})
-        if best is None or dev_loss < best["dev_loss"]:
-            best = history[-1]
-            encoder_weights = {name: weight.clone() for name, weight in model.encoder.state_dict().items()}
-        print(f"  mlm {epoch}/{settings.mlm_epochs}: train loss {train_loss:.4f}, dev loss {dev_loss:.4f}, masked "
-              f"{history[-1]['masked_fraction']:.4f}, KL per token {history[-1]['kl_per_token']:.2e}, "
-              f"{time.perf_counter() - started:.1f} s", flush=True)
-    record = {"epochs": history, "best_epoch": best["epoch"], "last_epoch": settings.mlm_epochs}
-    rates, occurs = masker.rates(), inputs.frequency > 0
-    if rates.min() < rates.max():  # which of the task's token types does this masker like most and least?
-        order = rates.argsort(stable=True)
-        by_rate = order[occurs[order]].tolist()
-        record |= {key: [{"token": inputs.tokenizer.tokens[v], "rate": rates[v].item()} for v in ten] for key, ten in
-                   (("highest_rates", by_rate[:-11:-1]), ("lowest_rates", by_rate[:10]))}
-    return encoder_weights, record
+    energy = torch.linalg.eigvalsh(second_moment.double().cpu()).flip(0)  # (d,), descending
+    if energy[0] <= 0:
+        return 0
+    share = energy.cumsum(0) / energy.sum()
+    return int((share < tau - 1e-9).sum()) + 1
 
 
 @torch.no_grad()
-def mlm_dev_loss(settings: Namespace, model: torch.nn.Module, dev: EncodedSplit, corrupted: Tensor, selected: Tensor,
-                 epoch: int) -> float:
-    """Mean cross-entropy over the selected (N, T) positions of the dev split, nats a token."""
-    model.eval()
-    losses = []
-    for rows in epoch_batches(dev.lengths, EVALUATION_BATCH, None):
-        batch = dev.batch(rows)
-        length = batch.ids.shape[1]
-        batch_selected = selected[rows, :length]
-        with autocast(settings):
-            embeddings = model.encoder.embed_words(corrupted[rows, :length])
-            logits = model.forward_selected(embeddings, batch.segments, batch.attention_mask, batch_selected)
-            losses.append(F.cross_entropy(logits, batch.ids[batch_selected], reduction="sum"))
-    return finite(losses, "MLM dev", epoch).sum().item() / max(selected.sum().item(), 1)
-
-
-def fine_tune(settings: Namespace, inputs: Inputs, classifier: models.Classifier) -> dict:
-    """Stage 2: the classifier on the task's labels, scored on the dev split after every epoch.
-
-    Leaves the weights of the epoch with the best dev metric [C] (accuracy for MRPC, Matthews for CoLA; the first of
-    equals) in the classifier and returns the log's record of the stage.
-    """
-    order = torch.Generator().manual_seed(stream(settings.seed, "classifier order"))
-    torch.manual_seed(stream(settings.seed, "classifier dropout"))
-    steps = settings.cls_epochs * len(epoch_batches(inputs.train.lengths, settings.batch_size, None))
-    optimiser, schedule = optimiser_and_schedule(classifier, settings.cls_lr, steps, settings.warmup)
-    history, best, weights = [], None, None
-    for epoch in range(1, settings.cls_epochs + 1):
-        started, losses = time.perf_counter(), []
-        classifier.train()
-        batches = epoch_batches(inputs.train.lengths, settings.batch_size, order)
-        for rows in tqdm(batches, f"classifier {epoch}/{settings.cls_epochs}", disable=None, leave=False):
-            batch = inputs.train.batch(rows)
-            with autocast(settings):
-                logits = classifier(batch.ids, batch.segments, batch.attention_mask)  # (B, 2)
-                loss = F.cross_entropy(logits, batch.labels)
-            loss.backward()
-            clip(settings, classifier)
-            optimiser.step()
-            schedule.step()
-            optimiser.zero_grad()
-            losses.append(loss.detach())
-        history.append({"epoch": epoch, "train_loss": finite(losses, "classifier", epoch).mean().item(),
-                        **score(settings, classifier, inputs.dev, epoch)})
-        if best is None or history[-1][TASKS[settings.task].selection_metric] > best[TASKS[settings.task].selection_metric]:
-            best = history[-1]
-            weights = {name: weight.clone() for name, weight in classifier.state_dict().items()}
-        print(f"  classifier {epoch}/{settings.cls_epochs}: " + ", ".join(
-            f"{name.replace('_', ' ')} {value:.4f}" for name, value in history[-1].items() if name != "epoch")
-            + f", {time.perf_counter() - started:.1f} s", flush=True)
-    classifier.load_state_dict(weights)
-    return {"epochs": history, "best_epoch": best["epoch"], "last_epoch": settings.cls_epochs}
-
-
-@torch.no_grad()
-def score(settings: Namespace, classifier: models.Classifier, dev: EncodedSplit, epoch: int) -> dict[str, float]:
-    """Loss, accuracy, F1 and Matthews correlation on the dev split."""
-    classifier.eval()
-    losses, predictions, labels = [], [], []
-    for rows in epoch_batches(dev.lengths, EVALUATION_BATCH, None):
-        batch = dev.batch(rows)
-        with autocast(settings):
-            logits = classifier(batch.ids, batch.segments, batch.attention_mask)
-            losses.append(F.cross_entropy(logits, batch.labels, reduction="sum"))
-        predictions.append(logits.argmax(-1))
-        labels.append(batch.labels)
-    dev_loss = finite(losses, "classifier dev", epoch).sum().item() / len(dev.lengths)
-    return {"dev_loss": dev_loss, **glue_data.metrics(torch.cat(predictions).tolist(), torch.cat(labels).tolist())}
-
-
-@torch.no_grad()
-def measure_effective_rank(encoder: models.Encoder, inputs: Inputs, selected: Tensor, stage: str) -> list[dict]:
-    """Effective rank per layer (embeddings first) on the dev split, with the selected (N, T) as [MASK] and without.
-
-    Only each layer's second moment (H, H) is kept, in float64, so that memory does not grow with the data. Real tokens
-    are all but [MASK] and padding: [CLS] and [SEP] are among them.
-    Source: "Representation Deficiency in Masked Language Modeling": [MASK] takes up dimensions that real tokens lack.
+def measure_effective_rank(encoder: models.Encoder, inputs: Inputs, selected: Tensor,
+                           stage: str) -> list[dict]:
+    """Per layer, the embeddings first, on the dev split: with the selected (N, T) positions as
+    [MASK], for all tokens, real tokens (all but [MASK] and padding) and [MASK]s; and without [M].
     """
     encoder.eval()
-    moments = {}  # (input, tokens) -> (L + 1, H, H)
+    moments = {}  # (input, tokens) -> (L + 1, H, H) float64
     for rows in epoch_batches(inputs.dev.lengths, EVALUATION_BATCH, None):
         batch = inputs.dev.batch(rows)
         is_mask = selected[rows, :batch.ids.shape[1]]  # (B, T)
+        real = batch.attention_mask & ~is_mask
         masked_ids = batch.ids.masked_fill(is_mask, inputs.tokenizer.mask_id)
-        for name, ids, groups in (("masked", masked_ids, {"real": batch.attention_mask & ~is_mask, "[MASK]": is_mask}),
+        for name, ids, groups in (("masked", masked_ids, {"real": real, "[MASK]": is_mask}),
                                   ("unmasked", batch.ids, {"all": batch.attention_mask})):
-            layers = encoder(encoder.embed_words(ids), batch.segments, batch.attention_mask, all_layers=True)
+            embedded = encoder.embed_words(ids)
+            layers = encoder.all_hidden_states(embedded, batch.segments, batch.attention_mask)
             for tokens, where in groups.items():
                 hidden = torch.stack(layers)[:, where].double()  # (L + 1, positions, H)
-                moments[name, tokens] = moments.get((name, tokens), 0) + hidden.transpose(1, 2) @ hidden
-    if not all(moment.isfinite().all() for moment in moments.values()):
-        raise RunFailed(f"hidden states of the stage {stage!r} are NaN or infinite; try a lower learning rate")
+                moment = hidden.transpose(1, 2) @ hidden  # (L + 1, H, H)
+                moments[name, tokens] = moments.get((name, tokens), 0) + moment
     moments["masked", "all"] = moments["masked", "real"] + moments["masked", "[MASK]"]
-    return [{"stage": stage, "input": name, "tokens": tokens, "layers": [*map(effective_rank_of_second_moment, layers)]}
+    if not all(moment.isfinite().all() for moment in moments.values()):
+        raise RunFailed(f"hidden states are NaN or infinite in the stage {stage!r}; "
+                        "try a lower learning rate")
+    return [{"stage": stage, "input": name, "tokens": tokens,
+             "layers": [effective_rank(moment) for moment in layers]}
             for (name, tokens), layers in sorted(moments.items())]
 
 
+# ---- One run ------------------------------------------------------------------------------------
+
 def run(settings: Namespace, inputs: Inputs) -> tuple[dict, models.Classifier]:
-    """One run: adapt, fine-tune, score. Returns its log, whole, and the fine-tuned classifier of the best epoch."""
-    started, device = time.perf_counter(), inputs.train.ids.device
+    """The experiment: adapt the backbone under one masker, fine-tune it, score it.
+
+    Returns the log and the scored classifier. Raises RunFailed where the numbers go wrong.
+    """
+    started = time.perf_counter()
     torch.manual_seed(stream(settings.seed, "classifier head"))
-    classifier = models.Classifier.from_pretrained(inputs.backbone).to(device)
-    dev_masks = torch.Generator(device).manual_seed(stream(settings.seed, "dev masks"))
-    dev_selected = typhoon.RandomMasker(inputs.frequency, settings.budget, 0, 0).select(
-        inputs.dev.ids, inputs.dev.words, dev_masks)  # (N, T)
-    ranks, mlm_record = [], {"epochs": [], "best_epoch": 0, "last_epoch": 0}
+    classifier = models.Classifier.from_pretrained(inputs.backbone).to(settings.device)
+
+    # The dev positions to predict are random ones at the budget, whatever the masker, so that dev
+    # losses can be compared between maskers [D].
+    dev_masker = typhoon.RandomMasker(inputs.frequency, settings.budget, spread=None, ema=0)
+    dev_selected = dev_masker.select(
+        inputs.dev.ids, inputs.dev.words, generator(settings, "dev masks"))  # (N, T)
+
+    ranks = []
 
     def measure(stage: str) -> None:
         if settings.effective_rank:
             ranks.extend(measure_effective_rank(classifier.encoder, inputs, dev_selected, stage))
 
     measure("before")
+    mlm_record = {"epochs": [], "best_epoch": 0, "last_epoch": 0, "frequent_rates": {}}
     if settings.mlm_epochs:
         encoder_weights, mlm_record = adapt(settings, inputs, dev_selected)
         classifier.encoder.load_state_dict(encoder_weights)
         measure("adapted")
     adapted = time.perf_counter()
+
     classifier_record = fine_tune(settings, inputs, classifier)
     fine_tuned = time.perf_counter()
     measure("fine-tuned")
-    log = {"format": "typhoon-run-1", "run": run_name(settings), "sample": inputs.data_record["source"] == "sample",
-           "configuration": vars(settings),
-           "masker_source": masker_source(settings.masker), "data": inputs.data_record,
-           "backbone": inputs.backbone_record | {"parameters": sum(p.numel() for p in classifier.parameters()),
-                                                 "newly_initialised": classifier.newly_initialised},
-           "environment": {"python": platform.python_version(), "torch": torch.__version__, "numpy": numpy.__version__,
-                           "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.machine(),
-                           "threads": torch.get_num_threads()},
-           "mlm": mlm_record, "classifier": classifier_record}
-    log |= {"effective_rank": ranks} if ranks else {}
-    return log | {"seconds": {"mlm": adapted - started, "classifier": fine_tuned - adapted,
-                              "total": time.perf_counter() - started}}, classifier
+
+    seconds = {"mlm": adapted - started, "classifier": fine_tuned - adapted,
+               "total": time.perf_counter() - started}
+    log = {"format": "typhoon-run-2", "run": run_name(settings),
+           "sample": inputs.source == "sample", "identity": identity(settings, inputs),
+           "metric": TASKS[settings.task].metric, **facts(settings, inputs, classifier),
+           "mlm": mlm_record, "classifier": classifier_record, "effective_rank": ranks,
+           "seconds": seconds}
+    return log, classifier
 
 
-# ---- The run log -----------------------------------------------------------------------------------------------------
+def facts(settings: Namespace, inputs: Inputs, classifier: models.Classifier) -> dict:
+    """What a reader of the log wants to know besides."""
+    on_cuda = settings.device == "cuda"
+    return {
+        "source": inputs.source,
+        "train_examples": len(inputs.train.lengths),
+        "dev_examples": len(inputs.dev.lengths),
+        "maskable_tokens": inputs.maskable_tokens,
+        "parameters": sum(parameter.numel() for parameter in classifier.parameters()),
+        "newly_initialised": classifier.newly_initialised,
+        "environment": {
+            "python": platform.python_version(), "torch": torch.__version__,
+            "numpy": numpy.__version__, "threads": torch.get_num_threads(),
+            "device": torch.cuda.get_device_name() if on_cuda else platform.machine()}}
+
+
+# ---- The run log --------------------------------------------------------------------------------
 
 def run_name(settings: Namespace) -> str:
-    return "{task}-{model}-{masker}-{objective}-spread{spread:g}-seed{seed}".format(**vars(settings))
+    """The log's name: the axes, with the spread only where the masker uses it."""
+    spread = "" if settings.spread is None else f"-spread{settings.spread}"
+    return (f"{settings.task}-{settings.model}-{settings.masker}-{settings.objective}{spread}"
+            f"-seed{settings.seed}")
 
 
-@contextmanager
-def claimed(path: Path) -> Iterator[int | None]:
-    """Claim a run for this process: yields a handle on PATH's .claim file, or None when a live process has it.
+def identity(settings: Namespace, inputs: Inputs) -> dict:
+    """What makes two runs one run: the options, the files that were read, and the method's code."""
+    return vars(settings) | {"data": inputs.data_files, "backbone": inputs.backbone_files,
+                             "method": method_fingerprint(settings.masker)}
 
-    The claim is the kernel's lock on that file, which ends with the process however it ends. So a claim that a dead
-    process left behind is simply free, and there is nothing to time out or to clean up.
+
+def method_fingerprint(masker: str) -> str:
+    """A sha256 of the code of typhoon.py that a run of this masker depends on, and of no other.
+
+    That is the masker's class, `corrupt` and `kl_from_uniform`, and the functions, classes and
+    constants of typhoon.py that their code refers to by name, and so on; less comments and
+    docstrings. So an edited constant is noticed, and a new masker or helper changes nothing for the
+    others.
     """
-    claim = path.with_suffix(".claim")
-    while True:
-        handle = os.open(claim, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(handle), os.stat(claim)):
-                break
-        except BlockingIOError:
-            os.close(handle)
-            yield None
-            return
-        except FileNotFoundError:
-            pass
-        os.close(handle)  # its holder finished and removed the file between our open and our lock: try again
-    try:
-        yield handle
-    finally:
-        claim.unlink(missing_ok=True)
-        os.close(handle)
+    tree = ast.parse(Path(typhoon.__file__).read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node):
+            del node.body[0]
+    definitions = {}  # name -> the statement that defines it
+    for statement in tree.body:
+        if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+            definitions[statement.name] = statement
+        elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
+            definitions |= {node.id: statement for node in ast.walk(statement)
+                            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    used = {}  # name -> its code
+    waiting = [typhoon.MASKERS[masker].__name__, "corrupt", "kl_from_uniform"]
+    while waiting:
+        name = waiting.pop()
+        if name in definitions and name not in used:
+            used[name] = ast.unparse(definitions[name])
+            waiting += [node.id for node in ast.walk(definitions[name])
+                        if isinstance(node, ast.Name)]
+    code = "\n".join(used[name] for name in sorted(used))
+    return hashlib.sha256(code.encode()).hexdigest()
 
 
-def write_log(path: Path, handle: int, log: dict) -> None:
-    """Write the log whole or not at all: into the claimed file, to the disk, then under its name."""
-    os.ftruncate(handle, 0)
-    with open(handle, "w", encoding="utf-8", closefd=False) as file:
-        json.dump(log, file, indent=1, ensure_ascii=False)
-        file.write("\n")
-    os.fsync(handle)
-    os.replace(path.with_suffix(".claim"), path)
-
-
-def masker_source(name: str) -> str:
-    """A fingerprint of the method as this run has it: a log from before an edit is not this run's.
-
-    It covers typhoon.py's functions, the masker's class and those it builds on, but no other masker: one can be added.
-    """
-    parts = [*typhoon.maskers()[name].__mro__[:-1], *filter(inspect.isfunction, vars(typhoon).values())]
-    return hashlib.sha256("".join(map(inspect.getsource, parts)).encode()).hexdigest()
-
-
-def already_done(path: Path, settings: Namespace, inputs: Inputs) -> bool:
-    """Whether this run's log exists. UserError when it was made with another option, data file or backbone file."""
+def finished(path: Path, mine: dict) -> bool:
+    """Whether this run's log exists. UserError where that log is of a run with another identity."""
     if not path.exists():
         return False
     try:
-        log = json.loads(path.read_text(encoding="utf-8"))
-        there = log["configuration"] | {"data files": log["data"]["files"], "backbone files": log["backbone"]["files"],
-                                        f"code of {settings.masker}": log["masker_source"]}
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"{path} is not a run log ({type(error).__name__}); move it away, or choose another --out")
-    here = vars(settings) | {"data files": inputs.data_record["files"], "backbone files": inputs.backbone_record["files"],
-                             f"code of {settings.masker}": masker_source(settings.masker)}
-    for key in here:
-        if there.get(key) != here[key]:
-            what = (f"with other {key}" if " " in key else
-                    f"with --{key.replace('_', '-')} {there.get(key)}, and this run has {here[key]}")
-            raise UserError(f"{path} exists and was made {what}; choose another --out, or move that log away")
+        theirs = json.loads(path.read_text(encoding="utf-8"))["identity"]
+        differing = [key for key in mine if theirs.get(key) != mine[key]]
+    except Exception as error:  # a file of anything
+        raise UserError(f"{path}: is no run log ({type(error).__name__}); "
+                        "move it away, or choose another --out") from error
+    for key in differing:
+        raise UserError(f"{path}: was made with another {key} ({theirs.get(key)!s:.60}, here "
+                        f"{mine[key]!s:.60}); choose another --out, or move that log away")
     return True
 
 
-# ---- Finding the inputs ----------------------------------------------------------------------------------------------
+@contextlib.contextmanager
+def claim(path: Path) -> Iterator[bool]:
+    """Yields whether this process may do the run whose log will be PATH: no other one is at it.
+
+    The claim is a lock of the operating system, which ends with its process however that ends.
+    Where there are no locks the run goes on without: its log will be the same as the other one's,
+    and appear whole, so that a doubled run costs time and nothing else.
+    """
+    lock_file = path.with_suffix(".claim")
+    with open(lock_file, "w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        except (OSError, AttributeError):  # this file system, or this platform, has no locks
+            say_that_there_are_no_locks()
+        try:
+            yield True
+        finally:
+            lock_file.unlink(missing_ok=True)
+
+
+@functools.cache  # once a process
+def say_that_there_are_no_locks() -> None:
+    print("NOTICE: no file locks here: processes that share --out may do a run twice", flush=True)
+
+
+def write_log(path: Path, log: dict) -> None:
+    """One line a top-level key; the file appears under its name when it is whole, or not at all."""
+    lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}"
+             for key, value in log.items()]
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(partial, "w", encoding="utf-8") as file:
+            file.write("{" + ",\n".join(lines) + "}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+# ---- Finding the inputs -------------------------------------------------------------------------
 
 def find_inputs(options: Namespace) -> tuple[dict[str, Path], dict[str, Path], str]:
-    """Folders by task and by model name, and the source: "directory", "download" or "sample".
+    """Directories by task and by the model's name, and their source.
 
     Only a command that named neither task, model nor data falls back to the sample, and says so.
     """
-    tasks, names = options.task or ["mrpc"], options.model or ["tinybert"]
-    if not options.sample:
-        try:
-            found = {}
-            for name in names:
-                directory = models.find_model(name)
-                label = name if directory != Path(name) else directory.resolve().name
-                if found.setdefault(label, directory).resolve() != directory.resolve():
-                    raise UserError(f"--model: two directories are called {label!r}, and logs are named by it; rename one")
-            folders = {task: glue_data.find_task(task, options.data_dir) for task in tasks}
-            if options.data_dir:  # the sample by its path is the sample, too
-                return folders, found, "sample" if os.path.realpath(options.data_dir) == str(SAMPLE) else "directory"
-            return folders, found, "download"
-        except glue_data.DownloadError as error:
-            if options.task or options.model or options.data_dir:
-                raise
-            print(f"NOTICE: the real data or model is missing ({error}).\nNOTICE: this run goes on with the small made-up "
-                  "sample of tests/sample; its numbers say nothing about MRPC or TinyBERT.\nNOTICE: for the real thing, "
-                  "run once with a network, or give --data-dir GLUE and --model DIRECTORY.", flush=True)
-    return dict.fromkeys(tasks, SAMPLE), {"sample": SAMPLE / "bert"}, "sample"
+    tasks = options.task or ["mrpc"]
+    if options.sample:
+        return dict.fromkeys(tasks, SAMPLE), {"sample": SAMPLE / "bert"}, "sample"
+    try:
+        backbones = {}
+        for name in options.model or ["tinybert"]:
+            directory = models.find_model(name)
+            other = backbones.setdefault(models.model_name(name), directory)
+            if other != directory:
+                raise UserError(f"--model: {other} and {directory} have one name, and logs are "
+                                "named by it; rename one")
+        folders = {task: glue_data.find_task(task, options.data_dir) for task in tasks}
+    except glue_data.DownloadError as error:
+        if options.task or options.model or options.data_dir:
+            raise
+        print(f"NOTICE: the real data or model is missing ({error}).\n"
+              "NOTICE: this run goes on with the small made-up sample of tests/sample; its numbers "
+              "say nothing about MRPC or TinyBERT.\n"
+              "NOTICE: for the real thing, run once with a network, or give --data-dir GLUE and "
+              "--model DIRECTORY.", flush=True)
+        return {"mrpc": SAMPLE}, {"sample": SAMPLE / "bert"}, "sample"
+    if options.data_dir and Path(options.data_dir).resolve() == SAMPLE:
+        return folders, backbones, "sample"  # by its path it is the sample, too
+    return folders, backbones, "directory" if options.data_dir else "download"
 
 
-def read_inputs(task: str, folder: Path, backbone: Path, source: str, max_length: int, device: str) -> Inputs:
-    """Read and tokenise one task for one backbone, and take the fingerprints of every file read."""
+def read_inputs(task: str, folder: Path, backbone: Path, source: str, max_length: int,
+                device: str) -> Inputs:
+    """Read and tokenise one task for one backbone, and take the fingerprints of the files."""
     tokenizer = Tokenizer.from_pretrained(backbone)
     config = models.Config.from_pretrained(backbone)
     if max_length > config.max_position_embeddings:
-        raise UserError(f"--max-length {max_length}: the model in {backbone} has only {config.max_position_embeddings} "
-                        "positions; give no more than that")
-    splits = {split: glue_data.load_task(task, split, folder) for split in ("train", "dev")}
-    train, dev = (glue_data.encode_split(splits[s], tokenizer, max_length, device) for s in ("train", "dev"))
+        raise UserError(f"--max-length {max_length}: the model in {backbone} has only "
+                        f"{config.max_position_embeddings} positions; give no more than that")
 
-    def fingerprints(files: dict[str, Path]) -> dict[str, dict]:
-        return {name: glue_data.file_fingerprint(path) for name, path in files.items()}
+    def encoded(split: str) -> EncodedSplit:
+        examples = glue_data.load_task(task, split, folder)
+        return glue_data.encode_split(examples, tokenizer, max_length, device)
 
-    return Inputs(backbone, tokenizer, train, dev, glue_data.token_frequency(train, config.vocab_size).to(device),
-                  {"source": source, "files": fingerprints(glue_data.task_files(task, folder)),
-                   "train_examples": len(splits["train"]), "dev_examples": len(splits["dev"]),
-                   "maskable_tokens": (train.words >= 0).sum().item()},
-                  {"files": fingerprints(models.backbone_files(backbone))})
+    def fingerprints(files: dict[str, Path]) -> dict[str, str]:
+        return {name: glue_data.sha256_of(path) for name, path in files.items()}
+
+    train = encoded("train")
+    return Inputs(backbone=backbone, tokenizer=tokenizer, train=train, dev=encoded("dev"),
+                  frequency=glue_data.token_frequency(train, config.vocab_size).to(device),
+                  maskable_tokens=(train.words >= 0).sum().item(), source=source,
+                  data_files=fingerprints(glue_data.task_files(task, folder)),
+                  backbone_files=fingerprints(models.backbone_files(backbone)))
 
 
-# ---- The command -----------------------------------------------------------------------------------------------------
+# ---- The command --------------------------------------------------------------------------------
+
+def number(kind: type, low: float, high: float = math.inf, inside: bool = False):
+    """An argparse type: a number from low to high, or strictly inside (low, high)."""
+    def parse(text: str):
+        value = kind(text)
+        if not (low < value < high if inside else low <= value <= high):
+            bounds = f"between {low} and {high}" if inside else f"from {low} to {high}"
+            raise argparse.ArgumentTypeError(f"{text} is out of range, give a number {bounds}")
+        return value
+    parse.__name__ = "whole number" if kind is int else "number"  # for argparse's own sentence
+    return parse
+
+
+def name(text: str) -> str:
+    """An argparse type: not empty, so that an unset shell variable does not mean this directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty, give a name")
+    return text
+
+
+FILES = ("data_dir", "sample", "out", "save")  # every other option is part of a run's identity
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Every option, with its default and, where one is known, its source."""
+    share, rate, count = number(float, 0, 1), number(float, 0, 1, inside=True), number(int, 1)
+
+    add = parser.add_argument_group("axes: one or more values, runs are their product").add_argument
+    add("--task", nargs="+", choices=list(TASKS), help="(mrpc)")
+    add("--model", nargs="+", type=name, metavar="M", help="tinybert, distilbert, bert-base, a hub "
+        "id org/name[@revision], or a directory in the Hugging Face layout (tinybert)")
+    add("--masker", nargs="+", choices=list(typhoon.MASKERS), default=["typhoon"], metavar="M",
+        help=f"{', '.join(typhoon.MASKERS)} (typhoon)")
+    add("--seed", nargs="+", type=number(int, 0, 2 ** 63), default=[0], metavar="N",
+        help="of all that is drawn: heads, order, dropout, masks (0)")
+    add("--spread", nargs="+", type=share, default=[0.4], metavar="X",
+        help="how far calibration pulls the rates apart, 0 to 1 (0.4 [C])")
+
+    add = parser.add_argument_group("files").add_argument
+    add("--data-dir", type=name, metavar="DIR", help="GLUE's, with MRPC/ and CoLA/; a task that it "
+        "lacks is downloaded into it (a cache of our own)")
+    add("--sample", action="store_true", help="the made-up data and tiny model of tests/sample")
+    add("--out", type=name, default="runs", metavar="DIR", help="where run logs go (runs)")
+    add("--save", type=name, metavar="DIR", help="a new directory for the fine-tuned classifier, "
+        "in the Hugging Face layout; with several runs, one in it for each (not kept)")
+
+    add = parser.add_argument_group("masking").add_argument
+    add("--budget", type=rate, default=0.3, metavar="P",
+        help="fraction of the maskable tokens to select (0.3 [C])")
+    add("--ema", type=share, default=0.8, metavar="A",
+        help="weight of the newest score in Typhoon's moving average (0.8 [C])")
+    add("--corruption", choices=["mask", "80-10-10"], default="mask",
+        help="all selected positions become [MASK], or as in BERT (mask [C])")
+    add("--objective", choices=["mlm", "mae"], default="mlm",
+        help="mae: MAE-LM, whose encoder never sees the selected positions (mlm [A])")
+    add("--decoder-layers", type=count, default=4, metavar="N", help="of MAE-LM's decoder (4 [M])")
+
+    add = parser.add_argument_group("the two stages").add_argument
+    add("--mlm-epochs", type=number(int, 0), default=3, metavar="N",
+        help="of adaptation; 0 leaves it out (3 [D]; [C] ran 100 on MRPC, 80 on CoLA)")
+    add("--mlm-lr", type=rate, default=1e-4, metavar="LR", help="its learning rate (1e-4 [C])")
+    add("--cls-epochs", type=count, default=3, metavar="N",
+        help="of fine-tuning (3 [D]; [C] ran 100 on MRPC, 120 on CoLA)")
+    add("--cls-lr", type=rate, default=5e-5, metavar="LR",
+        help="its learning rate (5e-5 [D]; [C] had 1e-5 on MRPC, 2e-5 on CoLA)")
+    add("--clip", type=number(float, 0), default=1.0, metavar="X",
+        help="largest norm of a step's gradient, in both; 0 for none (1.0 [C])")
+    add("--warmup", type=share, default=0.0, metavar="X",
+        help="fraction of the steps in which the learning rate rises, in both (0 [C])")
+    add("--batch-size", type=count, default=16, metavar="N",
+        help="sentences or pairs a step, in both (16 [C])")
+    add("--max-length", type=number(int, 4), default=128, metavar="N",
+        help="of a sequence, in pieces (128 [D]; no example of either task is cut)")
+    add("--effective-rank", action="store_true",
+        help="log every layer's, before adaptation, after it and after fine-tuning [M]")
+
+    add = parser.add_argument_group("machine").add_argument
+    add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="(CUDA if there is one)")
+    add("--precision", choices=["fp32", "bf16"], default="fp32",
+        help="bf16 is autocast, for CUDA or a CPU with bfloat16 (fp32)")
+
+
+def parse_arguments(arguments: list[str] | None = None) -> Namespace:
+    """The options as given, checked against each other."""
+    parser = argparse.ArgumentParser(
+        prog="train.py", description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.error = lambda message: parser.exit(
+        2, f"train.py: {' '.join(message.split())}; see python train.py --help\n")
+    add_options(parser)
+    options = parser.parse_args(arguments)
+    if options.sample and (options.data_dir or options.model):
+        parser.error("--sample brings its own data and model: leave out --data-dir and --model")
+    if options.objective == "mae" and options.corruption != "mask":
+        parser.error("--corruption 80-10-10 means nothing with --objective mae, "
+                     "which leaves selected positions out")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: torch sees no CUDA device here")
+    if options.device == "auto":
+        options.device = "cuda" if torch.cuda.is_available() else "cpu"
+    return options
+
+
+def plan(options: Namespace, tasks: list[str], model_names: list[str]) -> dict[str, Namespace]:
+    """The settings of each run by its name: the product of the axes, each run once."""
+    runs = {}
+    axes = tasks, model_names, options.masker, options.spread, options.seed
+    for task, model, masker, spread, seed in itertools.product(*axes):
+        settings = Namespace(**{option: value for option, value in vars(options).items()
+                                if option not in FILES})
+        settings.task, settings.model, settings.masker = task, model, masker
+        settings.seed = seed
+        settings.spread = spread if typhoon.MASKERS[masker].uses_spread else None
+        settings.decoder_layers = options.decoder_layers if options.objective == "mae" else None
+        runs[run_name(settings)] = settings
+    return runs
+
 
 def configure_torch() -> None:
     """The same numbers every time, and full speed on the CPU."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with this
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic with it
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # a debugging aid that writes every new tensor twice
-    torch.set_flush_denormal(True)  # AdamW's averages fade to such numbers, at which a CPU is a hundred times slower
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):  # glibc: keep freed memory for the next step, where the kernel would clear it again page
-        libc.mallopt(-3, 2 ** 27)  # by page. TinyBERT's run is 10% faster, and half as large again at its peak.
-        libc.mallopt(-1, 2 ** 31 - 1)  # -3 is M_MMAP_THRESHOLD, -1 is M_TRIM_THRESHOLD
+    torch.utils.deterministic.fill_uninitialized_memory = False  # a debugging aid that costs time
+    torch.set_flush_denormal(True)  # AdamW's averages fade to such numbers, which slow a CPU down
 
 
-def main(options: Namespace) -> int:
-    """The product of the axes. Returns the exit code: 0, or 1 when the numbers of a run went wrong."""
-    unknown = [name for name in options.masker if name not in typhoon.maskers()]
-    if unknown:
-        raise UserError(f"--masker {unknown[0]}: typhoon.py has no such masker; choose from {', '.join(typhoon.maskers())}")
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: torch sees no CUDA device here; use --device cpu")
-    device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+def study(options: Namespace) -> int:
+    """Every run of the command. Returns 0, or 1 when the numbers of a run went wrong."""
     configure_torch()
     folders, backbones, source = find_inputs(options)
-    inputs = {(task, model): read_inputs(task, folders[task], backbones[model], source, options.max_length, device)
-              for task, model in itertools.product(folders, backbones)}  # all of it first: bad input ends before any run
-    for directory in backbones.values() if len(backbones) > 1 else ():
-        with redirect_stdout(io.StringIO()):  # what is newly initialised is said when it is
-            models.Classifier.from_pretrained(directory)
+    inputs = {(task, model): read_inputs(task, folder, backbone, source, options.max_length,
+                                         options.device)
+              for task, folder in folders.items() for model, backbone in backbones.items()}
+    runs = plan(options, list(folders), list(backbones))
     out = Path(options.out)
-    shared = {name: getattr(options, name) for name in (
-        "objective", "budget", "ema", "corruption", "mlm_epochs", "mlm_lr", "cls_epochs", "cls_lr", "clip", "warmup", "batch_size",
-        "max_length", "precision", "effective_rank")}
-    shared |= {"device": device, "decoder_layers": options.decoder_layers if options.objective == "mae" else None}
-    axes = map(dict.fromkeys, (folders, backbones, options.masker, options.spread, options.seed))  # each value once
-    runs = [Namespace(task=task, model=model, masker=masker, spread=spread, seed=seed, **shared)
-            for task, model, masker, spread, seed in itertools.product(*axes)]
-    planned = [(settings, inputs[settings.task, settings.model], out / f"{run_name(settings)}.json") for settings in runs]
-    if len({path for *_, path in planned}) < len(planned):
-        raise UserError("--spread: two of its values differ after six digits only, and logs are named by them")
-    saved = {path: Path(options.save, path.stem if len(runs) > 1 else "") for *_, path in planned if options.save}
-    in_use = [os.path.realpath(path) for path in (".", out, *folders.values(), *backbones.values())]
-    for settings, read, path in planned:  # a log that disagrees, or a --save that is taken, stops the command here, too
-        already_done(path, settings, read)
-        if path in saved:
-            models.check_replaceable(saved[path])
-            if any(Path(used).is_relative_to(os.path.realpath(saved[path])) for used in in_use):
-                raise UserError(f"--save {saved[path]}: holds what this command reads or writes; give another directory")
     out.mkdir(parents=True, exist_ok=True)
-    exit_code = 0
-    for settings, read, path in planned:
-        name = path.stem
-        with claimed(path) as handle:
-            if already_done(path, settings, read):
-                unsaved = path in saved and not saved[path].exists()
-                print(f"{name}: {path} exists with the same configuration, skipped"
-                      + f"; {options.save} gets nothing of it, as --save keeps what is trained now" * unsaved)
+    saved = {}  # run -> where its classifier goes
+    for name, settings in runs.items():  # what stops the command does so before the first run
+        finished(out / f"{name}.json", identity(settings, inputs[settings.task, settings.model]))
+        if options.save:
+            saved[name] = Path(options.save, name) if len(runs) > 1 else Path(options.save)
+            if os.path.lexists(saved[name]):
+                raise UserError(f"--save {saved[name]}: is there already; give a new name")
+    failed = 0
+    for name, settings in runs.items():
+        path, read = out / f"{name}.json", inputs[settings.task, settings.model]
+        with claim(path) as mine:
+            if finished(path, identity(settings, read)):
+                print(f"{name}: {path} exists with the same identity, skipped", flush=True)
                 continue
-            if handle is None:
-                print(f"{name}: another process is at it, skipped")
+            if not mine:
+                print(f"{name}: another process is at it, skipped", flush=True)
                 continue
-            print(f"{name}: {len(read.train.lengths)} training examples, {device}"
-                  + f", {torch.get_num_threads()} threads" * (device == "cpu"), flush=True)
+            print(f"{name}: {len(read.train.lengths)} training examples, {settings.device}, "
+                  f"{torch.get_num_threads()} threads", flush=True)
             try:
                 log, classifier = run(settings, read)
-            except RuntimeError as error:
-                if not isinstance(error, RunFailed) and not re.search("out of memory|allocate memory", str(error)):
-                    raise  # a bug
-                print(f"train.py: {name} failed: {str(error).splitlines()[0]:.200}; no log was written", file=sys.stderr)
-                exit_code = 1
+            except RunFailed as error:
+                print(f"train.py: {name} failed: {error}; no log was written", file=sys.stderr)
+                failed = 1
                 continue
-            if path in saved:
-                classifier.save_pretrained(saved[path])
-            write_log(path, handle, log)
-        best = log["classifier"]["epochs"][log["classifier"]["best_epoch"] - 1]
-        print(f"result {name}: accuracy {best['accuracy']:.4f}, F1 {best['f1']:.4f}, Matthews {best['matthews']:.4f} "
-              f"(best epoch {best['epoch']} of {settings.cls_epochs}), {log['seconds']['total']:.0f} s, {path}"
-              + (" [SAMPLE: says nothing about the real task]" if log["sample"] else ""), flush=True)
-    return exit_code
+            if name in saved:
+                classifier.save_pretrained(saved[name])
+            write_log(path, log)
+            print_result(log, path)
+    return failed
 
 
-def command(options: argparse.Namespace) -> int:
-    """main, with its errors as sentences: bad input and a refusing disk end with one line and exit code 2."""
+def print_result(log: dict, path: Path) -> None:
+    best = log["classifier"]["epochs"][log["classifier"]["best_epoch"] - 1]
+    collapsed = " [COLLAPSED: predicts one class]" if best["matthews"] == 0 else ""
+    sample = " [SAMPLE: says nothing about the real task]" if log["sample"] else ""
+    print(f"result {log['run']}: accuracy {best['accuracy']:.4f}, F1 {best['f1']:.4f}, "
+          f"Matthews {best['matthews']:.4f} (best epoch {best['epoch']} of "
+          f"{log['classifier']['last_epoch']}), {log['seconds']['total']:.0f} s, {path}"
+          f"{collapsed}{sample}", flush=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line. Bad input ends with one sentence and exit code 2."""
+    options = parse_arguments(arguments)
     try:
-        return main(options)
+        return study(options)
     except UserError as error:
         print(f"train.py: {error}", file=sys.stderr)
-    except OSError as error:
-        print(f"train.py: {error.filename or f'{options.out} or standard output'}: {error.strerror}; free the disk or "
-              "name another place with --out", file=sys.stderr)
-    return 2
+        return 2
+    except OSError as error:  # the disk
+        print(f"train.py: {error.filename}: {error.strerror}; free the disk, or choose another "
+              "--out", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\ntrain.py: stopped; finished runs are kept, and the same command goes on from "
+              "there", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":
-    sys.exit(command(OPTIONS))
+    sys.exit(main())

@@ -89,9 +89,9 @@ def find_task(task: str, data_dir: str | Path | None = None) -> Path:
     """
     root = cache_dir() / "glue" if data_dir is None else Path(data_dir)
     folder = root / TASKS[task].folder
-    present = [(folder / f"{split}.tsv").exists() for split in SPLITS]
+    present = [os.path.exists(folder / f"{split}.tsv") for split in SPLITS]
     ours_to_complete = data_dir is None and not all(present)
-    if ours_to_complete or root.is_dir() and not any(present):
+    if ours_to_complete or os.path.isdir(root) and not any(present):
         for address, sha256 in DOWNLOADS[task].items():
             fetch(HOST + address, folder / address.rpartition("/")[2], sha256)
         unpack(task, folder)
@@ -108,7 +108,7 @@ def fetch(
     temporary directory beside it.  timeout: seconds of silence.  Raises DownloadError.
     """
     destination = Path(destination)
-    if destination.exists():
+    if os.path.exists(destination):  # Path.exists raises where a name is too long
         return destination
     default_timeout = socket.getdefaulttimeout()
     socket.setdefaulttimeout(timeout)
@@ -193,7 +193,7 @@ class Example:
 def task_files(task: str, data_dir: str | Path) -> dict[str, Path]:
     """The two files of a task: their names relative to data_dir -> paths. Raises UserError."""
     names = [f"{TASKS[task].folder}/{split}.tsv" for split in SPLITS]
-    lacking = [name for name in names if not Path(data_dir, name).exists()]
+    lacking = [name for name in names if not os.path.exists(Path(data_dir, name))]
     if lacking:
         raise UserError(
             f"{data_dir} does not hold {' and '.join(lacking)}; give --data-dir a directory in "
@@ -294,8 +294,8 @@ def tokenizer_files(directory: str | Path) -> dict[str, Path]:
     tokenizer_config.json where it is there, whose word on lower-casing and the like comes first.
     """
     directory = Path(directory)
-    names = [name for name in ("tokenizer.json", "vocab.txt") if (directory / name).exists()][:1]
-    if not names:
+    names = ["tokenizer.json" if os.path.exists(directory / "tokenizer.json") else "vocab.txt"]
+    if not os.path.exists(directory / names[0]):
         raise UserError(
             f"{directory} holds neither tokenizer.json nor vocab.txt; give a directory that a "
             "BERT-family model was saved to together with its tokenizer"

@@ -15,8 +15,9 @@ from pathlib import Path
 from transformers import AutoTokenizer, BertTokenizer
 
 GOLDEN = Path(__file__).resolve().parent / "golden" / "tokenizer.json"
-WORDS = """the wind storm typhoon Typhoon mask masked un able storm's cafe café Café naive naïve Über uber e E ß straße
-strasse σ ς σας Σ 漢 字 漢字 한국 ᄒ ı i̇ I ﬁ fi … — “ ” € £ 😀 👩 2.5 10 [ ] ## # a's 。 𠀀 é ô à tre\u0301s""".split()
+WORDS = """the wind storm typhoon Typhoon mask masked un able storm's cafe café Café naive naïve Über uber
+e E ß straße strasse σ ς σας Σ 漢 字 漢字 한국 ᄒ ı i̇ I ﬁ fi … — “ ” € £ 😀 👩 2.5 10 [ ] ##
+# a's 。 𠀀 é ô à tre\u0301s""".split()
 PIECES = """ing ed s able ness storm phoon \u0301 é e σ ς 字 ᅡ ᆫ 😀 \u200d \u0327 i̇ ı . ' # 0 5""".split()
 CHARACTERS = string.ascii_letters + string.digits + string.punctuation
 VOCABULARY = [*(f"[unused{i}]" for i in range(3)), "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]",
@@ -31,17 +32,20 @@ CONFIGS = {  # name of a directory with vocab.txt -> its tokenizer_config.json
 }
 ADDED = ["[E1]", "[/E1]", "covid19", "Covid", "naïve storm", "漢字かな"]
 TEXTS = [
-    "", " ", "\t\n", "the storm masked the wind", "  The   TYPHOON\tmasking\r\nstorms  ", "unable unableness qqq",
+    "", " ", "\t\n", "the storm masked the wind", "  The   TYPHOON\tmasking\r\nstorms  ",
+    "unable unableness qqq",
     "the storm's wind, isn't it?!... --- (2.5%) $10 a+b=c <x> ^_^ `~|\\/ @#&*",
     "a$b+c<d=e>f^g`h|i~j", "[SEP [MASK", "##ing # ## ###",
-    "café CAFÉ cafe\u0301 naïve NAI\u0308VE Über straße STRASSE ß ẞ", "\u0301 \u0301a a\u0301\u0327 \u0327\u0301",
+    "café CAFÉ cafe\u0301 naïve NAI\u0308VE Über straße STRASSE ß ẞ",
+    "\u0301 \u0301a a\u0301\u0327 \u0327\u0301",
     "σας Σ ΣΑ", "İstanbul ISTANBUL ıi İ",
     "漢字かな漢 字a漢b 𠀀𪜀 a\ufa0eb 豈 ㄱ", "한국 한글 \u1112\u1161\u11ab",
     "😀😀 👩\u200d💻 🏽 🇩🇪 a😀b", "ﬁne ﬃ ① ½ ™ ℌ",
     "“curly” ‘quotes’ — dash – … «a» ¿b? 。、「c」", "€10 £5 ¥3 ¢ ° § ¶ © ±",
     "a\u0000b a\ufffdb a\u200bb a\u00adb a\ufeffb a\u2060b a\u0007b \u200b",
     "a\u00a0b a\u3000b a\u2003b a\u2028b a\u2029b",
-    "a\u000bb a\u000cb a\u001cb a\u001db a\u001fb a\u0085b a\u1680b a\u180eb a\u202fb", "\ue000 a\uf8ffb \U000f0000",
+    "a\u000bb a\u000cb a\u001cb a\u001db a\u001fb a\u0085b a\u1680b a\u180eb a\u202fb",
+    "\ue000 a\uf8ffb \U000f0000",
     "\u0378 a\u0378b \uffff \ufdd0 \U0010fffe", "שָׁלוֹם مَرْحَبًا हिन्दी ไทย",
     "a" * 100, "a" * 101, "é" * 100 + " " + "é" * 101, "storm" * 21,
     "!" * 130, ",;a,;", "a.b.c.d", "x" * 99 + "," + "y" * 101,
@@ -49,12 +53,15 @@ TEXTS = [
     "½a\u0345 ſ K Å Ω", "Ǆ ǅ ǆ ŉ ΐ ﬀ",
     "\u1e9b\u0323 \u0958 \ufb2c", "\U0001d400 \U0001f1e6a",
 ]
-PAIRS = [("the storm masked the wind", "the typhoon"), ("the typhoon", "the storm masked the wind"), ("a b c", "x y z"),
-         ("unable storms", "漢字 café!"), ("", "the wind"), ("the wind", ""), ("", "")]
-POOLS = ["abcdefgh THE storm ", string.printable, "éàôñçÜß\u0301\u0327\u0308 ", "漢字かな한글😀👩\u200d ", ".,;:!?-—“”'()[]",
-         "".join(map(chr, range(0x250))), "\x00\x0b\x0c\x1c\x85\xa0\u200b\u2028\u3000\ufeff\ufffd ab"]
-
-
+PAIRS = [
+    ("the storm masked the wind", "the typhoon"), ("the typhoon", "the storm masked the wind"),
+    ("a b c", "x y z"), ("unable storms", "漢字 café!"), ("", "the wind"), ("the wind", ""), ("", ""),
+]
+POOLS = [
+    "abcdefgh THE storm ", string.printable, "éàôñçÜß\u0301\u0327\u0308 ", "漢字かな한글😀👩\u200d ",
+    ".,;:!?-—“”'()[]", "".join(map(chr, range(0x250))),
+    "\x00\x0b\x0c\x1c\x85\xa0\u200b\u2028\u3000\ufeff\ufffd ab",
+]
 ADDED_TEXTS = [
     "[E1] the storm [/E1] and covid19", "COVID19 covid195 xcovid19y covid", "[e1][E1][/e1]s [E1",
     "naive storm naïve storms a NAÏVE STORM", "a漢字かなb 漢字", "the[E1]wind's[/E1].", "covid-19",

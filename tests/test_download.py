@@ -54,7 +54,7 @@ class Handler(BaseHTTPRequestHandler):
 class Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def handle_error(self, *arguments) -> None:  # clients that hang up are what some tests are about
+    def handle_error(self, *arguments) -> None:  # clients that hang up are part of the tests
         pass
 
 
@@ -111,7 +111,7 @@ def test_what_is_refused(server, tmp_path, path, name, sha256, reason):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1/refused", "nonsense", "http://[bad", "http://"])
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/refused", "nonsense", "http://[bad"])
 def test_unreachable_addresses(server, tmp_path, url):
     with pytest.raises(DownloadError, match="cannot be downloaded"):
         fetch(url, tmp_path / "file")
@@ -195,8 +195,9 @@ def glue(server, tmp_path, monkeypatch):
     """GLUE's files on the server, small ones of our own; their checksums in place of the real."""
     members = {"CoLA/train.tsv": COLA, "CoLA/dev.tsv": COLA + COLA, "CoLA/test.tsv": "x",
                "train.tsv": "x", "../dev.tsv": "x"}
+    pairs = "\ufeff" + HEADER + "".join(PAIRS)
     files = {
-        "msr_paraphrase_train.txt": ("\ufeff" + HEADER + "".join(PAIRS)).replace("\n", "\r\n").encode(),
+        "msr_paraphrase_train.txt": pairs.replace("\n", "\r\n").encode(),
         "mrpc_dev_ids.tsv": b"10\t20\n",
         "CoLA.zip": archive(tmp_path / "CoLA.zip", members),
     }
@@ -214,7 +215,7 @@ def glue(server, tmp_path, monkeypatch):
 
 
 def test_mrpc_becomes_train_and_dev_when_it_is_fetched(glue, tmp_path):
-    """A pair is dev when its ids, in that order, are a row of the ids file: 20, 10 is not 10, 20."""
+    """A pair is dev when its ids, in that order, are a row of the ids file; 20, 10 is not 10, 20."""
     folder = find_task("mrpc") / "MRPC"
     assert folder == tmp_path / "cache" / "glue" / "MRPC"
     assert (folder / "dev.tsv").read_text().splitlines(keepends=True) == [HEADER, PAIRS[0].strip()]
@@ -275,7 +276,8 @@ def test_sources_that_are_there_are_used(glue, tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "msr_paraphrase_train.txt").write_text(HEADER + "".join(PAIRS))
     (folder / "mrpc_dev_ids.tsv").write_text("11\t21\n")
-    assert [pair.text_a for pair in load_task("mrpc", "dev", find_task("mrpc", tmp_path))] == ["Three."]
+    pairs = load_task("mrpc", "dev", find_task("mrpc", tmp_path))
+    assert [pair.text_a for pair in pairs] == ["Three."]
 
 
 def test_broken_archives_are_one_sentence(tmp_path):
@@ -301,8 +303,8 @@ def test_offline_without_data_is_a_download_error(server, tmp_path, monkeypatch)
 
 def test_cache_dir(monkeypatch):
     monkeypatch.setenv("HOME", "/home/somebody")
-    cases = [("", "", "/home/somebody/.cache/typhoon"), ("", "/x", "/x/typhoon"), ("/t", "/x", "/t")]
-    for own, shared, expected in cases:
+    home = "/home/somebody/.cache/typhoon"
+    for own, shared, expected in [("", "", home), ("", "/x", "/x/typhoon"), ("/t", "/x", "/t")]:
         monkeypatch.setenv("TYPHOON_CACHE", own)
         monkeypatch.setenv("XDG_CACHE_HOME", shared)
         assert glue_data.cache_dir() == Path(expected)

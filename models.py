@@ -2,14 +2,14 @@
 
 Read in this order:
 
-    Config, Encoder     the architecture; the pooler belongs to the encoder and stays through both stages
+    Config, Encoder     the architecture; the pooler belongs to the encoder, and stays
     MaskedLM            stage 1: predict the tokens at the selected positions
     MAELM               stage 1 without [MASK] in the encoder: encode, place, decode, predict
     Classifier          stage 2
     load, save          checkpoints in the Hugging Face layout, every key accounted for
     find_model          a backbone by its name, from the user's caches or the hub
 
-Shapes: B sequences of T positions, S selected positions in the batch, H the width, V the vocabulary.
+Shapes: B sequences of T positions, S selected positions in a batch, H the width, V the vocabulary.
 """
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 
+import numpy
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -187,7 +188,7 @@ class MaskedLM(nn.Module):
         return load(directory, cls)
 
     def save_pretrained(self, directory: str | Path) -> None:
-        """For transformers' BertForMaskedLM or DistilBertForMaskedLM, without pooler; see `save`."""
+        """For transformers' class (Distil)BertForMaskedLM, which has no pooler; see `save`."""
         save(self, directory, "ForMaskedLM")
 
     def forward(self, ids: Tensor, segments: Tensor, attention_mask: Tensor) -> Tensor:
@@ -242,7 +243,8 @@ class MAELM(nn.Module):
     def forward_encoder(self, embedded: Tensor, segments: Tensor, visible: Tensor) -> Tensor:
         """The visible positions of each row as a shorter sequence, with their own position ids.
 
-        Returns (B, T', H): T' is the most visible positions of a row; other rows end in padding.
+        Returns (B, T', H), where T' is the largest number of visible positions in a row; the other
+        rows end in padding.
         """
         lengths = visible.sum(1, keepdim=True)  # (B, 1)
         visible_first = visible.byte().argsort(dim=1, descending=True, stable=True)  # (B, T)
@@ -294,7 +296,7 @@ class Classifier(nn.Module):
         return load(directory, cls, num_labels)
 
     def save_pretrained(self, directory: str | Path) -> None:
-        """For transformers' classes (Distil)BertForSequenceClassification; see `save`."""
+        """For transformers' class (Distil)BertForSequenceClassification; see `save`."""
         save(self, directory, "ForSequenceClassification")
 
     def forward(self, ids: Tensor, segments: Tensor, attention_mask: Tensor) -> Tensor:
@@ -311,7 +313,8 @@ class Classifier(nn.Module):
 # ---- Reading a checkpoint directory --------------------------------------------------------------
 
 def whole_number(low: int, high: int) -> tuple:
-    return lambda value: type(value) is int and low <= value <= high, f"a whole number from {low} to {high}"
+    wanted = f"a whole number from {low} to {high}"
+    return lambda value: type(value) is int and low <= value <= high, wanted
 
 
 def one_of(*values) -> tuple:
@@ -322,7 +325,9 @@ def fraction(value) -> bool:
     return type(value) in (int, float) and 0 <= value < 1
 
 
-SIZE, FRACTION = whole_number(1, 10_000_000), (fraction, "in [0, 1)")
+SIZE = whole_number(1, 10_000_000)
+FRACTION = fraction, "in [0, 1)"
+FRACTION_OR_NULL = lambda value: value is None or fraction(value), "in [0, 1) or null"
 CONFIG_KEYS = {  # field of Config: its key in DistilBERT's config.json, and the supported values
     "model_type": ("model_type", one_of("bert", "distilbert")),
     "vocab_size": ("vocab_size", SIZE),
@@ -335,7 +340,7 @@ CONFIG_KEYS = {  # field of Config: its key in DistilBERT's config.json, and the
     "hidden_act": ("activation", one_of(*ACTIVATIONS)),
     "hidden_dropout_prob": ("dropout", FRACTION),
     "attention_probs_dropout_prob": ("attention_dropout", FRACTION),
-    "classifier_dropout": ("seq_classif_dropout", (lambda x: x is None or fraction(x), "in [0, 1)")),
+    "classifier_dropout": ("seq_classif_dropout", FRACTION_OR_NULL),
     "layer_norm_eps": (None, FRACTION),
     "initializer_range": ("initializer_range", FRACTION),
     "tie_word_embeddings": ("tie_word_embeddings", one_of(True, False)),
@@ -372,8 +377,8 @@ OTHER_WEIGHTS = {  # files that stand for weights which cannot be read: what to 
     "tf_model.h5": "its weights are TensorFlow's; load them with from_tf=True in transformers 4, "
                    "and save them again",
     "*.ckpt*": "its weights are TensorFlow's; turn them into PyTorch's with transformers 4",
-    "flax_model.msgpack": "its weights are Flax's; load them with from_flax=True in transformers 4, "
-                          "and save them again",
+    "flax_model.msgpack": "its weights are Flax's; load them with from_flax=True in transformers "
+                          "4, and save them again",
 }
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
           "I64": torch.int64}  # I64: index buffers
@@ -451,18 +456,18 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
     """The file: its header's size in 8 bytes, the header in JSON, the tensors without a gap."""
-    content = bytearray(path.read_bytes())
-    body_begin = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:body_begin])
+    content = numpy.fromfile(path, dtype=numpy.uint8)
+    header_end = 8 + int.from_bytes(content[:8].tobytes(), "little")
+    header = json.loads(content[8:header_end].tobytes())
     header.pop("__metadata__", None)
-    body = torch.frombuffer(content, dtype=torch.uint8)[body_begin:]
+    body = content[header_end:]
 
     tensors, position = {}, 0
     for key, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         begin, end = entry["data_offsets"]
         if begin != position:
             raise ValueError(f"{key!r} does not begin where the tensor before it ends")
-        data = body[begin:end].clone()  # of its own, and so aligned
+        data = torch.from_numpy(body[begin:end].copy())  # aligned, as it is a copy
         tensors[key] = data.view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
         position = end
     if position != len(body):
@@ -514,8 +519,8 @@ def load(directory: str | Path, model_class: type, *arguments) -> nn.Module:
     """model_class(config, *arguments) with the weights of a checkpoint, as float32.
 
     Nothing is silent: every key of the file is used, belongs to a head that this model has not, or
-    is one of UNUSED_KEYS; what the file lacks of pooler and heads is newly initialised, named in one
-    printed line and kept as model.newly_initialised. Anything else is a UserError.
+    is one of UNUSED_KEYS; what the file lacks of pooler and heads is newly initialised, named in
+    one printed line and kept as model.newly_initialised. Anything else is a UserError.
     """
     config, files = Config.from_pretrained(directory), backbone_files(directory)
     weights = files.get("model.safetensors") or files["pytorch_model.bin"]
@@ -579,7 +584,7 @@ def save(model: nn.Module, directory: str | Path, architecture: str) -> None:
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".saving-", dir=directory.parent) as temporary:
-            new = Path(temporary, "new")  # of the usual permissions, which the temporary one has not
+            new = Path(temporary, "new")  # with the usual permissions, as `temporary` has not
             new.mkdir()
             description = describe(model, architecture)
             (new / "config.json").write_text(json.dumps(description, indent=2) + "\n")
@@ -643,15 +648,13 @@ BACKBONES = {  # name: id on the Hugging Face hub @ revision
     "distilbert": "distilbert/distilbert-base-uncased@12040accade4e8a0f71eabdb258fecc2e7e948be",
     "bert-base": "google-bert/bert-base-uncased@86b5e0934494bd15c9632b12f734a8a67f723594",
 }
-VOCABULARY = "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"  # all three's
-SHA256 = {
-    BACKBONES["tinybert"] + "/vocab.txt": VOCABULARY,
-    BACKBONES["distilbert"] + "/vocab.txt": VOCABULARY,
-    BACKBONES["bert-base"] + "/vocab.txt": VOCABULARY,
-    BACKBONES["distilbert"] + "/model.safetensors":
-        "5e3f1108e3cb34ee048634875d8482665b65ac713291a7e32396fb18f6ff0063",
-    BACKBONES["bert-base"] + "/model.safetensors":
-        "68d45e234eb4a928074dfd868cead0219ab85354cc53d20e772753c6bb9169d3",
+SHA256 = {  # of their files, where it is known; the three have one vocabulary
+    "vocab.txt": dict.fromkeys(BACKBONES.values(),
+                 "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"),
+    "model.safetensors": {
+        BACKBONES["distilbert"]: "5e3f1108e3cb34ee048634875d8482665b65ac713291a7e32396fb18f6ff0063",
+        BACKBONES["bert-base"]: "68d45e234eb4a928074dfd868cead0219ab85354cc53d20e772753c6bb9169d3",
+    },
 }
 HUB_NAME = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 ONCE_WITHOUT_ORGANISATION = ("google-bert", "distilbert")  # older caches: models--bert-base-uncased
@@ -714,15 +717,18 @@ def download(hub_id: str, revision: str, destination: Path) -> None:
     """A model's files from the hub, the weights last, so that a model with weights is whole."""
     endpoint = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
 
+    def known_sha256(file: str) -> str | None:
+        return SHA256.get(file, {}).get(f"{hub_id}@{revision}")
+
     def get(file: str) -> None:
-        sha256 = SHA256.get(f"{hub_id}@{revision}/{file}")
-        fetch(f"{endpoint}/{hub_id}/resolve/{revision}/{file}", destination / file, sha256)
+        url = f"{endpoint}/{hub_id}/resolve/{revision}/{file}"
+        fetch(url, destination / file, known_sha256(file))
 
     def get_either(file: str, other: str) -> None:
         try:
             get(file)
         except DownloadError:
-            if f"{hub_id}@{revision}/{file}" in SHA256:  # the hub has that one
+            if known_sha256(file):  # the hub has that one: it must be right
                 raise
             get(other)
 

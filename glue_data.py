@@ -1,40 +1,36 @@
-"""The data: MRPC and CoLA of GLUE, as batches of word pieces. Read it top to bottom, as the data flows:
+"""The data: MRPC and CoLA of GLUE, as batches of word pieces. Read it top to bottom, as data flows:
 
     fetching     find_task, fetch             where are the files, and are they whole?
     readers      load_task                    files -> examples: one or two sentences and a label
     tokenizer    Tokenizer                    sentences -> ids of word pieces, segments, word numbers
-    batches      encode_split, epoch_batches  examples -> padded tensors -> batches of similar length
+    batches      encode_split, epoch_batches  examples -> padded tensors -> batches of like length
     metrics      metrics                      accuracy, F1, Matthews correlation
 
-N examples, B in a batch, T positions, V token types. [A] the abstract, [C] the authors' 2023 code, [D] our choice.
+N examples, B in a batch, T positions, V token types.
+[A] the abstract, [C] the authors' 2023 code, [D] our choice.
 """
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import http.client
 import json
-import lzma
 import os
 import re
+import socket
+import string
 import unicodedata
-import urllib.error
-import urllib.request
 import zipfile
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from urllib.request import urlretrieve
 
-import numpy
-
-if TYPE_CHECKING:  # torch and tqdm are imported where they are used: who wants only UserError need not wait for them
-    import torch
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from tqdm import tqdm
 
 
 class UserError(Exception):
-    """What only the user can put right: what is wrong, where, what to do. The text is always one printable line."""
+    """What only the user can put right: what is wrong, where; what to do. One printable line."""
 
     def __init__(self, message: str):
         super().__init__("".join(c if c.isprintable() else ascii(c)[1:-1] for c in message))
@@ -51,148 +47,146 @@ class Task:
     selection_metric: str  # the one that chooses the classifier's epoch [C]
 
 
-TASKS = {"mrpc": Task(folder="MRPC", metric="f1", selection_metric="accuracy"),
-         "cola": Task(folder="CoLA", metric="matthews", selection_metric="matthews")}
+TASKS = {
+    "mrpc": Task(folder="MRPC", metric="f1", selection_metric="accuracy"),
+    "cola": Task(folder="CoLA", metric="matthews", selection_metric="matthews"),
+}
+SPLITS = ("train", "dev")
 
 
-# ---- Fetching --------------------------------------------------------------------------------------------------------
+# ---- Fetching ------------------------------------------------------------------------------------
 
 HOST = "https://dl.fbaipublicfiles.com/"
-DOWNLOADS = {  # address -> sha256
-    "mrpc": {"senteval/senteval_data/msr_paraphrase_train.txt":
-             "60a9b09084528f0673eedee2b69cb941920f0b8cd0eeccefc464a98768457f89",
-             "glue/data/mrpc_dev_ids.tsv": "971d7767d81b997fd9060ade0ec23c4fc31cbb226a55d1bd4a1bac474eb81dc7"},
-    "cola": {"glue/data/CoLA.zip": "f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff"}}
+DOWNLOADS = {  # task -> {address: sha256}
+    "mrpc": {
+        "senteval/senteval_data/msr_paraphrase_train.txt":
+            "60a9b09084528f0673eedee2b69cb941920f0b8cd0eeccefc464a98768457f89",
+        "glue/data/mrpc_dev_ids.tsv":
+            "971d7767d81b997fd9060ade0ec23c4fc31cbb226a55d1bd4a1bac474eb81dc7",
+    },
+    "cola": {
+        "glue/data/CoLA.zip":
+            "f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff",
+    },
+}
 
 
 def cache_dir() -> Path:
     """Where downloads are kept: $TYPHOON_CACHE, else $XDG_CACHE_HOME/typhoon, else ~/.cache/typhoon."""
-    own, shared = os.environ.get("TYPHOON_CACHE"), os.environ.get("XDG_CACHE_HOME")
-    try:
-        return Path(own) if own else Path(shared or Path.home() / ".cache", "typhoon")
-    except RuntimeError:
-        raise UserError("there is no home directory to keep downloads in; set TYPHOON_CACHE to a directory") from None
+    if os.environ.get("TYPHOON_CACHE"):
+        return Path(os.environ["TYPHOON_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "typhoon"
 
 
 def find_task(task: str, data_dir: str | Path | None = None) -> Path:
-    """The directory that holds MRPC/ or CoLA/: data_dir, or our cache. What it lacks is fetched. Raises UserError."""
+    """The directory that holds MRPC/ or CoLA/: data_dir, or our cache. Fetches what it lacks.
+
+    A directory of the user's that holds one of the two files is not completed: half of it would be
+    somebody's own data and half GLUE's.  Raises UserError.
+    """
     root = cache_dir() / "glue" if data_dir is None else Path(data_dir)
     folder = root / TASKS[task].folder
-    try:
-        task_files(task, root)
-    except UserError:
-        half = task == "mrpc" and any(os.path.exists(folder / name) for name in ("train.tsv", "dev.tsv"))
-        if half or data_dir is not None and not os.path.isdir(root):
-            raise  # half of somebody's own data is not ours to complete, and a mistyped directory not ours to make
+    present = [(folder / f"{split}.tsv").exists() for split in SPLITS]
+    if data_dir is None and not all(present) or root.is_dir() and not any(present):
         for address, sha256 in DOWNLOADS[task].items():
-            path = fetch(HOST + address, folder / os.path.basename(address), sha256)
-        if task == "cola":
-            extract(path, ["CoLA/train.tsv", "CoLA/dev.tsv"])
+            fetch(HOST + address, folder / address.rpartition("/")[2], sha256)
+        unpack(task, folder)
+    task_files(task, root)
     return root
 
 
-def fetch(url: str, destination: str | Path, sha256: str | None = None, timeout: float = 10) -> Path:
-    """Download url to destination; under that name never stands anything but the whole, checked file.
+def fetch(url: str, destination: str | Path, sha256: str | None = None, timeout: float = 30) -> Path:
+    """Download url to destination, unless something is there; only the whole, checked file gets there.
 
-    It grows as destination.part. After a break it is resumed for as long as each request brings something more; by a
-    later call too where the sha256 is known, which would tell a bad join. The length is always checked. Of several
-    processes one downloads and the others wait for it.  timeout: seconds of silence.  Raises DownloadError.
+    timeout: seconds of silence.  Raises DownloadError.
     """
     destination = Path(destination)
-    partial = destination.with_name(destination.name + ".part")
+    partial = destination.with_name(f"{destination.name}.{os.getpid()}.partial")
+    default_timeout = socket.getdefaulttimeout()
+    if destination.exists():
+        return destination
     try:
-        if destination.exists():
-            return destination
         if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
             raise OSError("HF_HUB_OFFLINE is set")
         destination.parent.mkdir(parents=True, exist_ok=True)
-        with open(partial, "ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # it ends with the process, even a killed one
-            if destination.exists():  # while we waited, another process has put it there
-                partial.unlink(missing_ok=True)
-                return destination
-            if sha256 is None:
-                file.truncate(0)
-            while not receive(url, file, timeout):
-                pass
-            if sha256 and (found := file_fingerprint(partial)["sha256"]) != sha256:
-                file.truncate(0)
-                raise OSError(f"its sha256 is {found}, not {sha256}")
-            os.replace(partial, destination)
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise DownloadError(f"{url} cannot be downloaded to {destination} ({error!s:.200}); check the network, the "
-                            "proxy variables and the disk, or put the file there by hand") from None
+        socket.setdefaulttimeout(timeout)
+        with tqdm(desc=destination.name, unit="B", unit_scale=True, leave=False) as bar:
+
+            def progress(blocks: int, block_size: int, size: int) -> None:
+                bar.total = max(size, 0) or None
+                bar.update(blocks * block_size - bar.n)
+
+            urlretrieve(url, partial, progress)  # raises where the body ends too early
+        check_content(partial, destination.suffix, sha256)
+        os.replace(partial, destination)
+    except Exception as error:  # networks, proxies and disks fail in more ways than can be listed
+        raise DownloadError(
+            f"{url} cannot be downloaded to {destination} ({error!s:.200}); check the network, the "
+            "proxy variables and the disk, or put the file there by hand"
+        ) from error
+    finally:
+        socket.setdefaulttimeout(default_timeout)
+        if partial.parent.is_dir():
+            partial.unlink(missing_ok=True)
     return destination
 
 
-def receive(url: str, file: BinaryIO, timeout: float) -> bool:
-    """One request, for what the file lacks: True if it is whole now, False if it has grown. Raises if neither."""
-    from tqdm import tqdm
+def check_content(path: Path, suffix: str, sha256: str | None) -> None:
+    """Raise ValueError for what is not the file that was asked for, such as a page that asks to log in."""
+    content = path.read_bytes()
+    if content.lstrip()[:1] in (b"", b"<"):
+        raise ValueError("nothing, or a web page, came in its place")
+    if suffix == ".json":
+        json.loads(content)
+    if sha256 and hashlib.sha256(content).hexdigest() != sha256:
+        raise ValueError(f"its sha256 is not {sha256}")
 
-    size = before = file.seek(0, os.SEEK_END)
-    request = urllib.request.Request(url, headers={"User-Agent": "typhoon", "Range": f"bytes={size}-"})
+
+def unpack(task: str, folder: Path) -> None:
+    """Make {train,dev}.tsv from what was downloaded. Raises UserError.
+
+    CoLA: two members of CoLA.zip, by their exact names.  MRPC: a row of msr_paraphrase_train.txt is
+    a dev row when its two ids, in that order, are a row of mrpc_dev_ids.tsv.
+    """
     try:
-        with urllib.request.urlopen(request, timeout=timeout) as response:
-            if not response.url.startswith(("http://", "https://")):
-                raise OSError("only http: and https: are fetched")
-            if response.headers.get_content_type() == "text/html":
-                raise OSError("a web page came in its place")
-            content_range, end = response.headers.get("Content-Range"), response.length
-            if content_range is None:  # all of it comes, asked or not
-                size = file.truncate(0)
-            elif content_range.startswith(f"bytes {size}-"):
-                end = int(content_range.rpartition("/")[2])
-            else:
-                raise OSError(f"the server sends {content_range} instead")
-            if end is None and not response.chunked:  # a chunked body marks its own end
-                raise OSError("the server does not say how long it is")
-            with tqdm(desc=os.path.basename(url), initial=size, total=end, unit="B", unit_scale=True, leave=False,
-                      disable=None) as bar:
-                while size != end and (block := response.read(1 << 16)):
-                    if size == 0 and block.lstrip()[:1] == b"<":
-                        raise OSError("a web page came in its place")
-                    size += file.write(block)
-                    bar.update(len(block))
-        if not size or end not in (None, size):
-            raise OSError(f"it ended after {size} of {end} bytes")
-        file.flush()
-        os.fsync(file.fileno())
-        return True
-    except (OSError, http.client.HTTPException) as error:
-        if isinstance(error, urllib.error.HTTPError):
-            error.close()
-        if before and getattr(error, "code", None) == 416:
-            file.truncate(0)  # the file has more than there is
-        elif file.seek(0, os.SEEK_END) <= before:
-            raise
-        return False
+        if task == "cola":
+            with zipfile.ZipFile(folder / "CoLA.zip") as archive:
+                contents = {split: archive.read(f"CoLA/{split}.tsv") for split in SPLITS}
+        else:
+            header, *rows = read_lines(folder / "msr_paraphrase_train.txt")
+            dev_ids = {tuple(line.split()) for line in read_lines(folder / "mrpc_dev_ids.tsv")}
+            lines = {"train": [header], "dev": [header]}
+            for row in rows:
+                ids = tuple(row.split("\t")[1:3])
+                lines["dev" if ids in dev_ids else "train"].append(row)
+            contents = {split: "\n".join([*lines[split], ""]).encode() for split in SPLITS}
+        for split, content in contents.items():
+            partial = folder / f"{split}.tsv.{os.getpid()}.partial"
+            partial.write_bytes(content)
+            os.replace(partial, folder / f"{split}.tsv")
+    except Exception as error:  # a damaged archive alone can fail in ten ways
+        raise UserError(
+            f"{folder}: the downloaded files cannot be unpacked ({error!s:.200}); delete them and "
+            "try again"
+        ) from error
 
 
-def extract(archive: Path, members: Sequence[str]) -> None:
-    """Put these members, found by exact name, beside their archive; all else stays in it. Raises UserError."""
+def sha256_of(path: str | Path) -> str:
+    """The hexadecimal sha256 of a file. Raises UserError."""
     try:
-        with zipfile.ZipFile(archive) as opened:
-            for member in members:
-                path = archive.with_name(os.path.basename(member))
-                if not path.exists():
-                    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-                    partial.write_bytes(opened.read(member))
-                    os.replace(partial, path)
-    except (OSError, EOFError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error,
-            lzma.LZMAError) as error:
-        raise UserError(f"{archive} cannot be unpacked ({error!s:.200}); delete it and try again") from None
-
-
-def file_fingerprint(path: str | Path) -> dict:
-    """{"bytes": size, "sha256": hexadecimal digest}. Raises UserError."""
-    try:
-        content = Path(path).read_bytes()
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); check that it is there and readable") from None
-    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        raise unreadable(path, error) from error
 
 
-# ---- Readers ---------------------------------------------------------------------------------------------------------
+def unreadable(path: str | Path, error: OSError) -> UserError:
+    return UserError(f"{path} cannot be read ({error.strerror}); check that it is there and readable")
+
+
+# ---- Readers -------------------------------------------------------------------------------------
+
+MRPC_HEADER = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
+
 
 @dataclass
 class Example:
@@ -201,104 +195,83 @@ class Example:
     label: int  # MRPC: 1 is a paraphrase; CoLA: 1 is acceptable
 
 
-LAYOUTS = {"cola": [("train.tsv", "dev.tsv")],
-           "mrpc": [("train.tsv", "dev.tsv"), ("msr_paraphrase_train.txt", "dev_ids.tsv"),
-                    ("msr_paraphrase_train.txt", "mrpc_dev_ids.tsv")]}
-MRPC_HEADER = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
-LONGEST_LINE = 100_000  # bytes; GLUE's longest has under 500
-
-
 def task_files(task: str, data_dir: str | Path) -> dict[str, Path]:
-    """The two files that load_task reads for a task: name relative to data_dir -> path. Raises UserError."""
-    folder = Path(data_dir) / TASKS[task].folder
-    for names in LAYOUTS[task]:
-        if all(os.path.exists(folder / name) for name in names):
-            return {f"{folder.name}/{name}": folder / name for name in names}
-    raise UserError(f"{folder} does not hold {', or '.join(' and '.join(names) for names in LAYOUTS[task])}; give "
-                    "--data-dir a directory in GLUE's layout, or leave it out")
+    """The two files of a task: their names relative to data_dir -> paths. Raises UserError."""
+    folder = TASKS[task].folder
+    files = {name: Path(data_dir) / name for name in (f"{folder}/train.tsv", f"{folder}/dev.tsv")}
+    lacking = [name for name, path in files.items() if not path.exists()]
+    if lacking:
+        raise UserError(
+            f"{data_dir} does not hold {' and '.join(lacking)}; give --data-dir a directory in "
+            "GLUE's layout, or leave it out"
+        )
+    return files
 
 
 def load_task(task: str, split: str, data_dir: str | Path) -> list[Example]:
-    """The examples of task "mrpc" or "cola", split "train" or "dev", in the files' order.
+    """The examples of task "mrpc" or "cola", split "train" or "dev", in the file's order.
 
-    The files are GLUE's {train,dev}.tsv, or for MRPC its source: one file of pairs, where a pair is dev if its two ids,
-    in that order, are a row of the ids file.  Raises UserError naming file and line.
+    MRPC: a header; columns Quality, #1 ID, #2 ID, #1 String, #2 String.  CoLA: no header; columns
+    source, label, mark, sentence.  Tabs separate, quotes are ordinary characters.
+    Raises UserError naming file and line.
     """
-    if task not in TASKS or split not in ("train", "dev"):
-        raise UserError(f"there is no split {split!r} of {task!r}; tasks are {', '.join(TASKS)}, splits train and dev")
-    first, second = task_files(task, data_dir).values()
-    if first.name == "train.tsv":
-        rows = read_table(first if split == "train" else second, *((5, MRPC_HEADER) if task == "mrpc" else (4,)))
-    else:
-        rows, dev_ids = read_table(first, 5, MRPC_HEADER), set()
-        all_ids = {tuple(fields[1:3]) for _, fields in rows}
-        for where, ids in read_table(second, 2):
-            if tuple(ids) in dev_ids or tuple(ids) not in all_ids:
-                raise UserError(f"{where}: no pair of {first}, or an earlier line, has these ids; get both files again")
-            dev_ids.add(tuple(ids))
-        rows = [(where, fields) for where, fields in rows if (tuple(fields[1:3]) in dev_ids) == (split == "dev")]
-        if not rows:
-            raise UserError(f"{second} makes every pair of {first} a dev pair; get both files again")
+    path = task_files(task, data_dir)[f"{TASKS[task].folder}/{split}.tsv"]
+    lines = read_lines(path)
+    first = 0
+    if task == "mrpc":
+        first = 1
+        if lines[:1] != [MRPC_HEADER]:
+            raise UserError(f"{path}:1: the first line must be {MRPC_HEADER!r}; add it")
+    if len(lines) == first:
+        raise UserError(f"{path} holds no examples; get it again")
     examples = []
-    for where, fields in rows:
-        label, *texts = (fields[0], *fields[3:]) if task == "mrpc" else (fields[1], fields[3])
-        if label not in ("0", "1"):
-            raise UserError(f"{where}: the label is '{label:.30}'; it must be 0 or 1")
-        if not all(text.strip() for text in texts):
-            raise UserError(f"{where}: a sentence is empty; fill it in, or delete the line")
-        examples.append(Example(texts[0], texts[1] if task == "mrpc" else None, int(label)))
+    for number, line in enumerate(lines[first:], first + 1):
+        try:
+            examples.append(parse_row(task, line))
+        except ValueError as error:
+            raise UserError(f"{path}:{number}: {error}; mend or delete the line") from error
     return examples
 
 
-def read_table(path: Path, columns: int, header: str | None = None) -> list[tuple[str, list[str]]]:
-    """Tab-separated rows, as ("file:line", fields); quotes are ordinary characters. Raises UserError."""
-    rows = [(f"{path}:{number}", line.split("\t")) for number, line in enumerate(read_lines(path), 1)]
-    if header and rows and rows.pop(0)[1] != header.split("\t"):
-        raise UserError(f"{path}:1: the first line must be {header!r}; add it, or get the file again")
-    if not rows:
-        raise UserError(f"{path} holds no examples; get it again")
-    for where, fields in rows:
-        if len(fields) != columns:
-            raise UserError(f"{where}: {len(fields)} columns, not {columns} separated by tabs; mend or delete the line")
-    return rows
+def parse_row(task: str, line: str) -> Example:
+    """One line of a task's file. Raises ValueError saying what is wrong with it."""
+    fields = line.split("\t")
+    columns = 5 if task == "mrpc" else 4
+    if len(fields) != columns:
+        raise ValueError(f"{len(fields)} columns, not {columns} separated by tabs")
+    if task == "mrpc":
+        label, _, _, *texts = fields
+    else:
+        _, label, _, *texts = fields
+    if label not in ("0", "1"):
+        raise ValueError(f"the label is '{label:.30}', it must be 0 or 1")
+    if not all(text.strip() for text in texts):
+        raise ValueError("a sentence is empty")
+    return Example(texts[0], texts[1] if task == "mrpc" else None, int(label))
 
 
-def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 file, without BOM and line ends; only LF and CRLF end a line. Raises UserError."""
-    lines: list[str] = []
+def read_lines(path: str | Path) -> list[str]:
+    """The lines of a UTF-8 file, without a BOM; only LF and CRLF end a line. Raises UserError."""
     try:
-        with open(path, "rb") as file:
-            while line := file.readline(LONGEST_LINE + 1):
-                if b"\0" in line or len(line) > LONGEST_LINE:
-                    raise ValueError(f"has a NUL byte or more than {LONGEST_LINE} bytes")
-                lines.append(line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8" if lines else "utf-8-sig"))
-    except ValueError as error:
-        reason = f"is not UTF-8 at byte {error.start + 1}" if isinstance(error, UnicodeDecodeError) else error
-        raise UserError(f"{path}:{len(lines) + 1}: the line {reason}; save the file as UTF-8 text") from None
+        text = Path(path).read_bytes().decode("utf-8-sig")
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); check that it is there and readable") from None
+        raise unreadable(path, error) from error
+    except UnicodeDecodeError as error:
+        line = error.object[:error.start].count(b"\n") + 1
+        raise UserError(f"{path}:{line}: is not UTF-8; save the file as UTF-8 text") from error
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    if lines[-1] == "":  # what ends the last line begins no new one
+        lines.pop()
     return lines
 
 
-# ---- Tokenizer -------------------------------------------------------------------------------------------------------
+# ---- Tokenizer -----------------------------------------------------------------------------------
 
-# The `tokenizers` library knows Unicode 8: younger characters are letters to it, be they marks or punctuation now, and
-# four have changed since. With its view written down, a text has the same ids under every version of Python.
-CATEGORIES = {code: "Lo" for span in """
-    5C8-5C9 61D-61D 7FD-7FD 890-8E2 9FD-9FE A76-A76 AFA-AFF B53-B55 C04-C3C C77-C77 C84-C84 D00-D00 D3B-D3C D81-D81
-    EBA-EBA ECE-ECE 180F-1886 1ABF-1AF0 1B4E-1B4F 1B7D-1B7F 1DF6-1DFB 2E43-2E63 A82C-A82C A8C5-A8C5 A8FF-A8FF A9BD-A9BD
-    10D24-10F89 11070-11074 110C2-110CD 111CF-111CF 1123E-11241 1133B-1133B 113BB-1145E 11660-1166C 116B9-116B9
-    1182F-11FFF 12FF1-1612F 16D6D-16F4F 16FE2-16FE4 1CF00-1D128 1D25B-1D25C 1E000-1E6F5 1E944-1E95F""".split()
-    for first, last in [span.split("-")] for code in range(int(first, 16), int(last, 16) + 1)}
-CATEGORIES |= {0x166D: "Po", 0x1734: "Mn", 0x111C9: "Po", 0x1171E: "Mn"}
-CONTROL = ("Cc", "Cf", "Co", "Cs")  # dropped; unassigned code points, Cn, are not
-CHINESE = re.compile("([\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b81f"
-                     "\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f])")
-
-
-def category(character: str) -> str:
-    """Unicode's general category in two letters, such as Po for punctuation or Mn for accents."""
-    return CATEGORIES.get(ord(character)) or unicodedata.category(character)
+SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+CHINESE = re.compile(
+    "([\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf"
+    "\U0002f800-\U0002fa1f])"
+)
 
 
 @dataclass
@@ -308,51 +281,90 @@ class Encoding:
     words: list[int]  # number of the word within its text; -1 for special tokens
 
 
-class Tokenizer:
-    """BERT's tokenizer: clean a text, split it into words, and each word into the longest pieces of the vocabulary.
+def tokenizer_files(directory: str | Path) -> dict[str, Path]:
+    """The files that Tokenizer.from_pretrained reads, by name. Raises UserError.
 
-    vocab_file: one token a line; its id is the number of the line, from 0.  lower_case: of the text.  strip_accents:
-    None is as lower_case.  chinese_characters: each is a word.  Raises UserError for what is no BERT vocabulary.
-    Agrees with the `tokenizers` library on every text, but for one that contains "[SEP]" or its like: here these are
-    ordinary characters, so that no text can forge a special token.
+    tokenizer.json, which is whole by itself and what transformers 4 and 5 read too, else vocab.txt;
+    and tokenizer_config.json where it is there, whose word on lower-casing and the like comes first.
+    """
+    directory = Path(directory)
+    names = [name for name in ("tokenizer.json", "vocab.txt") if (directory / name).exists()][:1]
+    if not names:
+        raise UserError(
+            f"{directory} holds neither tokenizer.json nor vocab.txt; give a directory that a "
+            "BERT-family model was saved to together with its tokenizer"
+        )
+    if os.path.lexists(directory / "tokenizer_config.json"):  # a broken link is not taken for none
+        names.append("tokenizer_config.json")
+    return {name: directory / name for name in names}
+
+
+class Tokenizer:
+    """BERT's tokenizer: clean a text, split it into words, each word into the longest known pieces.
+
+    As Google's, with Python's tables of Unicode, and so the same ids as the `tokenizers` library's;
+    that one has older tables (Unicode 8), and no other sigma at the end of a word in lower().
+    Special tokens in a text, such as "[SEP]", are ordinary characters here: no text can forge one.
     """
 
-    def __init__(self, vocab_file: str | Path, lower_case: bool = True, strip_accents: bool | None = None,
-                 chinese_characters: bool = True):
-        self.lower_case, self.chinese_characters = lower_case, chinese_characters
+    def __init__(
+        self,
+        vocabulary: dict[str, int],
+        added_tokens: Sequence[str] = (),
+        lower_case: bool = True,
+        strip_accents: bool | None = None,
+        chinese_characters: bool = True,
+        clean_text: bool = True,
+    ):
+        """vocabulary: token -> id, 0 to V - 1.  added_tokens: those found whole, before any splitting.
+
+        strip_accents: None is as lower_case.  chinese_characters: each is a word.
+        clean_text: drop control characters.
+        """
+        self.vocabulary = vocabulary
+        self.tokens = sorted(vocabulary, key=vocabulary.__getitem__)  # id -> token
+        self.lower_case = lower_case
         self.strip_accents = lower_case if strip_accents is None else strip_accents
-        self.tokens = read_lines(Path(vocab_file))
-        self.vocabulary: dict[str, int] = {}
-        for number, token in enumerate(self.tokens):
-            if not token or self.vocabulary.setdefault(token, number) != number:
-                raise UserError(f"{vocab_file}:{number + 1}: '{token:.30}' is empty or there twice; mend the line")
-        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        if lacking := [token for token in special if token not in self.vocabulary]:
-            raise UserError(f"{vocab_file} lacks {', '.join(lacking)}; give the vocabulary of a BERT-family model")
-        self.special_ids = [self.vocabulary[token] for token in special]
-        self.pad_id, self.unknown_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
-        self.cache: dict[str, list[tuple[int, int]]] = {}  # what stands between two spaces -> its pieces
+        self.chinese_characters = chinese_characters
+        self.clean_text = clean_text
+        special_ids = [vocabulary[token] for token in SPECIAL_TOKENS]
+        self.pad_id, self.unknown_id, self.cls_id, self.sep_id, self.mask_id = special_ids
+
+        # Added tokens are looked for in the normalised text, so they are normalised too.
+        self.added = {self.normalise(token): vocabulary[token] for token in added_tokens}
+        longest_first = sorted(self.added, key=len, reverse=True)
+        self.added_pattern = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
 
     @classmethod
     def from_pretrained(cls, directory: str | Path) -> Tokenizer:
-        """The tokenizer of a checkpoint: vocab.txt, and tokenizer_config.json where there is one. Raises UserError."""
-        path, options = Path(directory) / "tokenizer_config.json", {}
+        """The tokenizer of a checkpoint, from the files that tokenizer_files names.
+
+        A vocabulary with capital letters of which no file says whether texts are to be lower-cased
+        is read as uncased, as transformers does, and one line is printed.  Raises UserError.
+        """
+        files = tokenizer_files(directory)
         try:
-            if os.path.lexists(path):
-                options = {**json.loads("\n".join(read_lines(path)))}
-        except (ValueError, TypeError, RecursionError) as error:
-            raise UserError(f"{path} is no JSON object ({error}); get the file again") from None
-        keys = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
-        for key, default in keys.items():
-            if options.setdefault(key, default) not in (True, False, default):
-                raise UserError(f"{path}: {key} must be true or false, it is {options[key]!r:.30}; mend it")
-        return cls(Path(directory) / "vocab.txt", *(options[key] for key in keys))
+            vocabulary, added_tokens, options = read_tokenizer(files)
+            tokenizer = cls(vocabulary, added_tokens, **options)
+        except Exception as error:  # the files can hold anything
+            raise UserError(
+                f"{directory}: {' and '.join(files)} cannot be read as a BERT tokenizer "
+                f"({type(error).__name__}: {error!s:.200}); get the files again"
+            ) from error
+        if "lower_case" not in options and any(map(has_capitals, vocabulary)):
+            print(
+                f"NOTICE: {directory}: the vocabulary has capital letters, and no file says whether "
+                "to lower-case texts; they are lower-cased, which is wrong for a cased model: "
+                'write {"do_lower_case": false} into tokenizer_config.json there'
+            )
+        return tokenizer
 
     def encode(self, text_a: str, text_b: str | None = None, max_length: int = 128) -> Encoding:
         """[CLS] text_a [SEP], or [CLS] text_a [SEP] text_b [SEP], in at most max_length pieces.
 
-        Texts too long lose pieces at their ends, one at a time, always the longer text. Where both are cut and an odd
-        number is left, the one that was longer keeps one more, or text_b if they were equal (as `tokenizers` has it).
+        Texts too long lose pieces at their ends, one at a time, always from the longer text. Where
+        both are cut and an odd number is left, the text that was longer keeps one more, or text_b
+        if they were equal (as in the `tokenizers` library).
         Raises ValueError where max_length has no room for the special tokens.
         """
         a, b = self.pieces(text_a), self.pieces(text_b or "")
@@ -361,57 +373,128 @@ class Tokenizer:
             raise ValueError(f"max_length {max_length} has no room for the special tokens")
         if len(a) + len(b) > room:
             shorter = min(len(a), len(b), room // 2)
-            keep_a, keep_b = (room - shorter, shorter) if len(a) > len(b) else (shorter, room - shorter)
-            a, b = a[:keep_a], b[:keep_b]
+            longer = room - shorter
+            a, b = (a[:longer], b[:shorter]) if len(a) > len(b) else (a[:shorter], b[:longer])
         first = [(self.cls_id, -1), *a, (self.sep_id, -1)]
-        second = [*b, (self.sep_id, -1)] if text_b is not None else []
-        return Encoding([piece for piece, _ in first + second], [0] * len(first) + [1] * len(second),
-                        [word for _, word in first + second])
+        second = [] if text_b is None else [*b, (self.sep_id, -1)]
+        return Encoding(
+            ids=[piece for piece, _ in first + second],
+            segments=[0] * len(first) + [1] * len(second),
+            words=[word for _, word in first + second],
+        )
 
     def pieces(self, text: str) -> list[tuple[int, int]]:
         """A text's pieces, each as its id and the number of its word."""
-        pieces: list[tuple[int, int]] = []
-        for chunk in text.split(" "):
-            if chunk not in self.cache:  # seven in eight are: 0.5 s instead of 2 for all of MRPC and CoLA
-                words = [self.split_word(word) for word in self.split_text(chunk)]
-                self.cache[chunk] = [(piece, number) for number, word in enumerate(words) for piece in word]
-            first = pieces[-1][1] + 1 if pieces else 0
-            pieces += [(piece, first + number) for piece, number in self.cache[chunk]]
-        return pieces
+        return [
+            (piece, number)
+            for number, word in enumerate(self.split_text(self.normalise(text)))
+            for piece in self.split_word(word)
+        ]
 
-    def split_text(self, text: str) -> list[str]:
-        """A text's words: cleaned, normalised, and split at white space and around every punctuation mark."""
-        text = "".join(c for c in text if c in "\t\n\r" or c != "\ufffd" and category(c) not in CONTROL)
+    def normalise(self, text: str) -> str:
+        """Drop control characters, set Chinese ones apart, strip accents, lower-case."""
+        if self.clean_text:
+            text = "".join(c for c in text if c in "\t\n\r" or not is_control(c))
         if self.chinese_characters:
             text = CHINESE.sub(r" \1 ", text)
         if self.strip_accents:
-            text = "".join(c for c in unicodedata.normalize("NFD", text) if category(c) != "Mn")
-        if self.lower_case:
-            text = text.replace("\u03a3", "\u03c3").lower()  # Python's lower() knows another sigma at the end of a word
-        return "".join(f" {c} " if category(c)[0] == "P" or c in "$+<=>^`|~" else c for c in text).split()
+            text = unicodedata.normalize("NFD", text)
+            text = "".join(c for c in text if unicodedata.category(c) != "Mn")
+        return text.lower() if self.lower_case else text
+
+    def split_text(self, text: str) -> list[str]:
+        """A normalised text's words: split around added tokens, punctuation marks and white space."""
+        words = []
+        for part in self.added_pattern.split(text) if self.added else [text]:
+            if part in self.added:
+                words.append(part)
+            else:
+                words += "".join(f" {c} " if is_punctuation(c) else c for c in part).split()
+        return words
 
     def split_word(self, word: str) -> list[int]:
-        """WordPiece: take the longest piece that is known, again and again; [UNK] for the word if that fails."""
+        """WordPiece: the longest known piece, again and again; [UNK] for the word if that fails."""
+        if word in self.added:
+            return [self.added[word]]
+        if len(word) > 100:
+            return [self.unknown_id]
         ids, start = [], 0
-        while start < len(word) <= 100:
+        while start < len(word):
+            prefix = "##" if start else ""
             for end in range(len(word), start, -1):
-                if (piece := ("##" if start else "") + word[start:end]) in self.vocabulary:
+                piece = self.vocabulary.get(prefix + word[start:end])
+                if piece is not None:
                     break
             else:
                 return [self.unknown_id]
-            ids.append(self.vocabulary[piece])
+            ids.append(piece)
             start = end
-        return ids or [self.unknown_id]
+        return ids
 
 
-# ---- Batches ---------------------------------------------------------------------------------------------------------
+def is_control(character: str) -> bool:
+    """Control, format, private use, surrogates, and the mark for what could not be decoded."""
+    return unicodedata.category(character) in ("Cc", "Cf", "Co", "Cs") or character == "\ufffd"
+
+
+def is_punctuation(character: str) -> bool:
+    return character in string.punctuation or unicodedata.category(character).startswith("P")
+
+
+def has_capitals(token: str) -> bool:
+    return token != token.lower() and not token.startswith("[")  # [UNK] and [unused1] do not count
+
+
+def read_tokenizer(files: dict[str, Path]) -> tuple[dict[str, int], list[str], dict[str, bool]]:
+    """Vocabulary, added tokens that are not special, and the options that the files speak of.
+
+    Raises an exception of any kind where they are not a BERT tokenizer's.
+    """
+    config, options = {}, {}
+    if "tokenizer_config.json" in files:
+        config = json.loads(files["tokenizer_config.json"].read_text("utf-8-sig"))
+    if "vocab.txt" in files:
+        tokens = "\n".join(read_lines(files["vocab.txt"])).rstrip("\n").split("\n")
+        vocabulary = {token: number for number, token in enumerate(tokens)}
+        added = config.get("added_tokens_decoder", {}).items()
+        added = [entry | {"id": int(number)} for number, entry in added]
+    else:
+        content = json.loads(files["tokenizer.json"].read_text("utf-8-sig"))
+        expected = {"model": "WordPiece", "normalizer": "BertNormalizer",
+                    "pre_tokenizer": "BertPreTokenizer"}
+        for part, kind in expected.items():
+            if content[part]["type"] != kind:
+                raise ValueError(f"its {part} is {content[part]['type']}, only {kind} is known here")
+        vocabulary, added = dict(content["model"]["vocab"]), content["added_tokens"]
+        options = {
+            "lower_case": content["normalizer"]["lowercase"],
+            "strip_accents": content["normalizer"]["strip_accents"],
+            "chinese_characters": content["normalizer"]["handle_chinese_chars"],
+            "clean_text": content["normalizer"]["clean_text"],
+        }
+    for key, option in (("do_lower_case", "lower_case"), ("strip_accents", "strip_accents"),
+                        ("tokenize_chinese_chars", "chinese_characters")):
+        if config.get(key) is not None:
+            options[option] = config[key]
+    vocabulary |= {entry["content"]: entry["id"] for entry in added}
+
+    if not all(value in (True, False, None) for value in options.values()):
+        raise ValueError(f"its options must be true, false or null: {options}")
+    if sorted(vocabulary.values()) != list(range(len(vocabulary))):
+        raise ValueError(f"a token is empty or there twice among {len(vocabulary)}, or an id is left out")
+    if lacking := [token for token in SPECIAL_TOKENS if token not in vocabulary]:
+        raise ValueError(f"it lacks {', '.join(lacking)}")
+    return vocabulary, [entry["content"] for entry in added if not entry["special"]], options
+
+
+# ---- Batches -------------------------------------------------------------------------------------
 
 @dataclass
 class Batch:
-    """B examples, padded to the longest of them."""
+    """B examples, padded to the longest of them. The maskable positions are those of words >= 0."""
     ids: torch.Tensor  # (B, T) int64
     segments: torch.Tensor  # (B, T) int64
-    words: torch.Tensor  # (B, T) int64, -1 at special tokens and padding: words >= 0 are the maskable positions
+    words: torch.Tensor  # (B, T) int64, -1 at special tokens and padding
     attention_mask: torch.Tensor  # (B, T) bool, False at padding
     labels: torch.Tensor  # (B,) int64
 
@@ -423,67 +506,89 @@ class EncodedSplit(Batch):
 
     def batch(self, rows: Sequence[int]) -> Batch:
         """The examples of these rows, cut to the longest of them; nothing waits for the device."""
-        import torch
         longest = max(self.lengths[row] for row in rows)
-        rows = torch.tensor(rows).to(self.ids.device, non_blocking=True)
-        padded = (self.ids, self.segments, self.words, self.attention_mask)
-        return Batch(*(values[rows, :longest] for values in padded), self.labels[rows])
+        rows = torch.tensor(rows).to(self.ids.device, non_blocking=True)  # (B,)
+        return Batch(
+            ids=self.ids[rows, :longest],
+            segments=self.segments[rows, :longest],
+            words=self.words[rows, :longest],
+            attention_mask=self.attention_mask[rows, :longest],
+            labels=self.labels[rows],
+        )
 
 
-def encode_split(examples: Sequence[Example], tokenizer: Tokenizer, max_length: int,
-                 device: str | torch.device = "cpu") -> EncodedSplit:
+def encode_split(
+    examples: Sequence[Example],
+    tokenizer: Tokenizer,
+    max_length: int,
+    device: str | torch.device = "cpu",
+) -> EncodedSplit:
     """Tokenise the examples and pad them to the longest."""
-    import torch
-    encodings = [tokenizer.encode(example.text_a, example.text_b, max_length) for example in examples]
+    encodings = [tokenizer.encode(e.text_a, e.text_b, max_length) for e in examples]
     lengths = [len(encoding.ids) for encoding in encodings]
-    longest = max(lengths)
 
-    def pad(rows: list[list[int]], padding: int) -> torch.Tensor:  # (N, T); by way of numpy, in a quarter of the time
-        return torch.tensor(numpy.array([row + [padding] * (longest - len(row)) for row in rows]), device=device)
+    def pad(rows: list[list[int]], padding: int) -> torch.Tensor:  # (N, T)
+        tensors = [torch.tensor(row) for row in rows]
+        return pad_sequence(tensors, batch_first=True, padding_value=padding).to(device)
 
-    return EncodedSplit(ids=pad([encoding.ids for encoding in encodings], tokenizer.pad_id),
-                        segments=pad([encoding.segments for encoding in encodings], 0),
-                        words=pad([encoding.words for encoding in encodings], -1),
-                        attention_mask=pad([[1] * length for length in lengths], 0).bool(),
-                        labels=torch.tensor([example.label for example in examples], device=device), lengths=lengths)
+    return EncodedSplit(
+        ids=pad([encoding.ids for encoding in encodings], tokenizer.pad_id),
+        segments=pad([encoding.segments for encoding in encodings], 0),
+        words=pad([encoding.words for encoding in encodings], -1),
+        attention_mask=pad([[True] * length for length in lengths], False),
+        labels=torch.tensor([example.label for example in examples], device=device),
+        lengths=lengths,
+    )
 
 
 def token_frequency(split: EncodedSplit, vocabulary_size: int) -> torch.Tensor:
-    """(V,) float64: the relative frequency of each token type among the maskable positions [D]. Raises UserError."""
-    import torch
+    """(V,) float64: each token type's share of the maskable positions [D]. Raises UserError."""
     maskable = split.ids[split.words >= 0]
     if not len(maskable):
-        raise UserError("the training sentences hold no word that could be masked; check the data files")
+        raise UserError("the training sentences hold no word to mask; check the data files")
     return torch.bincount(maskable, minlength=vocabulary_size).double() / len(maskable)
 
 
-def epoch_batches(lengths: Sequence[int], batch_size: int, generator: torch.Generator | None) -> list[list[int]]:
+def epoch_batches(
+    lengths: Sequence[int], batch_size: int, generator: torch.Generator | None
+) -> list[list[int]]:
     """One epoch's batches, as lists of rows: every example exactly once.
 
-    With a generator (on the CPU): all examples are shuffled; each window of 50 batches is sorted by length, so that a
-    batch holds sentences of like length and next to no padding; and the batches are shuffled. Every example is as
-    likely early as late, and in ever new company, but of its own length. The order depends on the lengths and the
-    generator alone, so all maskers have the same.  None, for evaluation: by length, shortest first.
+    With a generator (on the CPU), for training: all examples are shuffled; each window of 50
+    batches is sorted by length; the batches are shuffled. So a batch holds sentences of like
+    length, and next to no padding. [D: the 2023 code shuffles only, and pads what comes together.]
+    The order depends on the lengths and the generator alone, so all maskers have the same.
+    None, for evaluation: by length, shortest first.
     """
-    import torch
-    rows = range(len(lengths)) if generator is None else torch.randperm(len(lengths), generator=generator).tolist()
-    window = len(rows) + 1 if generator is None else 50 * batch_size
-    windows = [sorted(rows[i:i + window], key=lengths.__getitem__) for i in range(0, len(rows), window)]
-    batches = [rows[i:i + batch_size] for rows in windows for i in range(0, len(rows), batch_size)]
-    if generator is not None:
-        batches = [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
-    return batches
+    if generator is None:
+        rows = sorted(range(len(lengths)), key=lengths.__getitem__)
+        return [rows[i:i + batch_size] for i in range(0, len(rows), batch_size)]
+
+    rows = torch.randperm(len(lengths), generator=generator).tolist()
+    window = 50 * batch_size
+    batches = []
+    for start in range(0, len(rows), window):
+        like_length = sorted(rows[start:start + window], key=lengths.__getitem__)
+        for i in range(0, len(like_length), batch_size):
+            batches.append(like_length[i:i + batch_size])
+    order = torch.randperm(len(batches), generator=generator).tolist()
+    return [batches[i] for i in order]
 
 
-# ---- Metrics ---------------------------------------------------------------------------------------------------------
+# ---- Metrics -------------------------------------------------------------------------------------
 
 def metrics(predictions: Sequence[int], labels: Sequence[int]) -> dict[str, float]:
-    """Accuracy, F1 of class 1 and Matthews correlation of 0/1 predictions; 0 where undefined, as in GLUE's scorer.
+    """Accuracy, F1 of class 1 and Matthews correlation of 0/1 predictions; 0 where undefined.
 
-        F1 = 2 TP / (2 TP + FP + FN)       Matthews = (TP TN - FP FN) / sqrt((TP+FP) (TP+FN) (TN+FP) (TN+FN))
+        F1       = 2 TP / (2 TP + FP + FN)
+        Matthews = (TP TN - FP FN) / sqrt((TP + FP) (TP + FN) (TN + FP) (TN + FN))
     """
-    pairs = [*zip(map(int, predictions), map(int, labels), strict=True)]
-    tp, tn, fp, fn = (pairs.count(pair) for pair in [(1, 1), (0, 0), (1, 0), (0, 1)])
+    pairs = [(int(p), int(label)) for p, label in zip(predictions, labels, strict=True)]
+    tp, tn = pairs.count((1, 1)), pairs.count((0, 0))
+    fp, fn = pairs.count((1, 0)), pairs.count((0, 1))
     product = (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)
-    return {"accuracy": (tp + tn) / max(len(pairs), 1), "f1": 2 * tp / max(2 * tp + fp + fn, 1),
-            "matthews": (tp * tn - fp * fn) / product ** 0.5 if product else 0.0}
+    return {
+        "accuracy": (tp + tn) / max(len(pairs), 1),
+        "f1": 2 * tp / max(2 * tp + fp + fn, 1),
+        "matthews": (tp * tn - fp * fn) / product ** 0.5 if product else 0.0,
+    }

@@ -18,6 +18,7 @@ import json
 import os
 import re
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -185,7 +186,7 @@ class MaskedLM(nn.Module):
     @classmethod
     def from_pretrained(cls, directory: str | Path) -> MaskedLM:
         """A checkpoint in the Hugging Face layout; see `load`."""
-        return load(directory, cls)
+        return load(directory, lambda config, _: cls(config))
 
     def save_pretrained(self, directory: str | Path) -> None:
         """For transformers' class (Distil)BertForMaskedLM, which has no pooler; see `save`."""
@@ -229,7 +230,10 @@ class MAELM(nn.Module):
     @classmethod
     def from_pretrained(cls, directory: str | Path, decoder_layers: int = 4) -> MAELM:
         """A checkpoint in the Hugging Face layout, see `load`; the decoder is in none of them."""
-        return load(directory, cls, decoder_layers, Tokenizer.from_pretrained(directory).mask_id)
+        def make(config: Config, tokenizer: Tokenizer) -> MAELM:
+            return cls(config, decoder_layers, tokenizer.mask_id)
+
+        return load(directory, make)
 
     def forward_selected(self, embedded: Tensor, segments: Tensor, attention_mask: Tensor,
                          selected: Tensor) -> Tensor:
@@ -293,7 +297,7 @@ class Classifier(nn.Module):
     @classmethod
     def from_pretrained(cls, directory: str | Path, num_labels: int = 2) -> Classifier:
         """A checkpoint in the Hugging Face layout; see `load`."""
-        return load(directory, cls, num_labels)
+        return load(directory, lambda config, _: cls(config, num_labels))
 
     def save_pretrained(self, directory: str | Path) -> None:
         """For transformers' class (Distil)BertForSequenceClassification; see `save`."""
@@ -368,9 +372,11 @@ LAYER_MODULES = {  # in "encoder.layers.N.": in "encoder.layer.N.", in "transfor
     "feed_forward_output": ("output.dense", "ffn.lin2"),
     "feed_forward_norm": ("output.LayerNorm", "output_layer_norm"),
 }
-# Index buffers, heads for next sentences and for questions, the layers of TinyBERT's distillation.
+# Index buffers, heads for next sentences and for questions, the layers of TinyBERT's distillation,
+# a copy of cls.predictions.decoder.bias.
 UNUSED_KEYS = re.compile(r"embeddings\.(position_ids|token_type_ids)"
-                         r"|(cls\.seq_relationship|qa_outputs|fit_dense(s\.\d+)?)\.(weight|bias)")
+                         r"|(cls\.seq_relationship|qa_outputs|fit_dense(s\.\d+)?)\.(weight|bias)"
+                         r"|cls\.predictions\.bias")
 OTHER_WEIGHTS = {  # files that stand for weights which cannot be read: what to do
     "*.index.json": "its weights are in several files; save them in one, with transformers' "
                     "model.save_pretrained(directory, max_shard_size='100GB')",
@@ -500,7 +506,8 @@ def misfit(directory: str | Path, what: str) -> UserError:
 def rename_keys(tensors: dict[str, Tensor], config: Config, directory) -> dict[str, Tensor]:
     """A checkpoint's tensors by our names. UserError names a key that has no place."""
     names = {theirs: ours for ours, theirs in checkpoint_keys(config).items()}
-    names["cls.predictions.bias"] = "predict.output.bias"  # decoder.bias, where it is, is a copy
+    if "cls.predictions.decoder.bias" not in tensors:  # it is the one that transformers adds
+        names["cls.predictions.bias"] = "predict.output.bias"
     renamed = {}
     for key, tensor in tensors.items():
         plain = key.removeprefix(f"{config.model_type}.")
@@ -515,36 +522,42 @@ def rename_keys(tensors: dict[str, Tensor], config: Config, directory) -> dict[s
     return renamed
 
 
-def load(directory: str | Path, model_class: type, *arguments) -> nn.Module:
-    """model_class(config, *arguments) with the weights of a checkpoint, as float32.
+def load(directory: str | Path, make_model: Callable[[Config, Tokenizer], nn.Module]) -> nn.Module:
+    """make_model(config, tokenizer) with the weights of a checkpoint, as float32.
 
     Nothing is silent: every key of the file is used, belongs to a head that this model has not, or
     is one of UNUSED_KEYS; what the file lacks of pooler and heads is newly initialised, named in
     one printed line and kept as model.newly_initialised. Anything else is a UserError.
     """
     config, files = Config.from_pretrained(directory), backbone_files(directory)
-    weights = files.get("model.safetensors") or files["pytorch_model.bin"]
-    found = rename_keys(read_checkpoint(weights), config, directory)
+    tokenizer = Tokenizer.from_pretrained(directory)
+    found = read_checkpoint(files.get("model.safetensors") or files["pytorch_model.bin"])
+    found = rename_keys(found, config, directory)
     words, output = "encoder.word_embeddings.weight", "predict.output.weight"
     if config.tie_word_embeddings and output in found and words in found:
         if not torch.equal(found[output], found[words]):
             print(f"{directory}: the MLM head's matrix differs from the word embeddings: not tied")
             config = replace(config, tie_word_embeddings=False)
-
     with torch.device("meta"):  # shapes, without memory and without random numbers
-        model = model_class(config, *arguments)
+        model = make_model(config, tokenizer)
+
+    # 1. What is there must fit, and no part of the encoder may lack; the pooler and the heads may.
     keys = checkpoint_keys(config)
     for name, parameter in model.named_parameters():
-        if name not in found:
-            if name.startswith("encoder.") and "pooler" not in name:
-                raise misfit(directory, f"{keys[name]!r} is missing")
-        elif found[name].shape != parameter.shape:
+        if name in found and found[name].shape != parameter.shape:
             shapes = f"{list(found[name].shape)}, not {list(parameter.shape)}"
-            if not name.startswith("classifier."):  # that one is new for another number of labels
+            if not name.startswith("classifier."):
                 raise misfit(directory, f"{keys[name]!r} has the shape {shapes}")
-            del found[name]
-    check_vocabulary(directory, config)
+            del found[name]  # a classifier for another number of labels: ours is new
+        elif name not in found and name.startswith("encoder.") and "pooler" not in name:
+            raise misfit(directory, f"{keys[name]!r} is missing")
+    tokens, rows = len(tokenizer.tokens), config.vocab_size
+    if tokens > rows:
+        raise misfit(directory, f"its tokenizer has {tokens} tokens, but the model only {rows}")
+    if tokens < rows:
+        print(f"{directory}: {rows} word embeddings for {tokens} tokens; the rest is never used")
 
+    # 2. Take over what is there, and initialise what is missing.
     if config.tie_word_embeddings:
         found[output] = found[words]
     missing = model.load_state_dict(found, strict=False, assign=True).missing_keys
@@ -553,23 +566,16 @@ def load(directory: str | Path, model_class: type, *arguments) -> nn.Module:
     model.load_state_dict(new, strict=False, assign=True)
     if config.tie_word_embeddings and hasattr(model, "predict"):
         model.predict.output.weight = model.encoder.word_embeddings.weight
+
+    # 3. Say what is new, and keep the tokenizer's files for `save`.
     new_keys = [keys.get(name, name.split(".")[0] + ".*") for name in missing]
-    model.newly_initialised = list(dict.fromkeys(new_keys))  # MAE-LM's decoder: "decoder.*"
+    model.newly_initialised = list(dict.fromkeys(new_keys))  # MAE-LM's decoder is "decoder.*"
     if missing:
         print(f"{directory}: newly initialised: {', '.join(model.newly_initialised)}")
-    model.tokenizer_files = {  # for `save`
+    model.tokenizer_files = {
         name: path.read_bytes() for name, path in tokenizer_files(directory).items()
     }
     return model
-
-
-def check_vocabulary(directory: str | Path, config: Config) -> None:
-    """Rows beyond the tokens are kept, and never used; they are said. UserError: too few rows."""
-    tokens, rows = len(Tokenizer.from_pretrained(directory).tokens), config.vocab_size
-    if tokens > rows:
-        raise misfit(directory, f"its tokenizer has {tokens} tokens, but the model only {rows}")
-    if tokens < rows:
-        print(f"{directory}: {rows} word embeddings for {tokens} tokens; the others are unused")
 
 
 def save(model: nn.Module, directory: str | Path, architecture: str) -> None:

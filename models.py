@@ -316,23 +316,27 @@ class Classifier(nn.Module):
 
 # ---- Reading a checkpoint directory --------------------------------------------------------------
 
+# Kinds of values in config.json: a test, and what to call what passes it.
+
 def whole_number(low: int, high: int) -> tuple:
     wanted = f"a whole number from {low} to {high}"
-    return lambda value: type(value) is int and low <= value <= high, wanted
+    return (lambda value: type(value) is int and low <= value <= high), wanted
 
 
 def one_of(*values) -> tuple:
-    return lambda value: value in values, " or ".join(json.dumps(value) for value in values)
+    wanted = " or ".join(json.dumps(value) for value in values)
+    return (lambda value: value in values), wanted
 
 
-def fraction(value) -> bool:
-    return type(value) in (int, float) and 0 <= value < 1
+def fraction(*others) -> tuple:
+    def is_fraction(value) -> bool:
+        return value in others or type(value) in (int, float) and 0 <= value < 1
+
+    return is_fraction, "in [0, 1)"
 
 
 SIZE = whole_number(1, 10_000_000)
-FRACTION = fraction, "in [0, 1)"
-FRACTION_OR_NULL = lambda value: value is None or fraction(value), "in [0, 1) or null"
-CONFIG_KEYS = {  # field of Config: its key in DistilBERT's config.json, and the supported values
+CONFIG_KEYS = {  # field of Config: its key in DistilBERT's config.json, and what is supported
     "model_type": ("model_type", one_of("bert", "distilbert")),
     "vocab_size": ("vocab_size", SIZE),
     "hidden_size": ("dim", SIZE),
@@ -342,11 +346,11 @@ CONFIG_KEYS = {  # field of Config: its key in DistilBERT's config.json, and the
     "max_position_embeddings": ("max_position_embeddings", SIZE),
     "type_vocab_size": (None, whole_number(2, 100)),
     "hidden_act": ("activation", one_of(*ACTIVATIONS)),
-    "hidden_dropout_prob": ("dropout", FRACTION),
-    "attention_probs_dropout_prob": ("attention_dropout", FRACTION),
-    "classifier_dropout": ("seq_classif_dropout", FRACTION_OR_NULL),
-    "layer_norm_eps": (None, FRACTION),
-    "initializer_range": ("initializer_range", FRACTION),
+    "hidden_dropout_prob": ("dropout", fraction()),
+    "attention_probs_dropout_prob": ("attention_dropout", fraction()),
+    "classifier_dropout": ("seq_classif_dropout", fraction(None)),
+    "layer_norm_eps": (None, fraction()),
+    "initializer_range": ("initializer_range", fraction()),
     "tie_word_embeddings": ("tie_word_embeddings", one_of(True, False)),
 }
 # Our module: its name in BERT and TinyBERT, in DistilBERT. Encoders have a prefix there, "bert.".
@@ -425,18 +429,22 @@ def read_config(path: Path) -> Config:
     return Config(**values)
 
 
-def backbone_files(directory: str | Path) -> dict[str, Path]:
-    """The files that are read of a model, by name; model.safetensors rather than a .bin."""
-    directory = Path(directory)
-    for weights in ("model.safetensors", "pytorch_model.bin"):
-        if (directory / weights).is_file():
-            files = {"config.json": directory / "config.json", weights: directory / weights}
-            return files | tokenizer_files(directory)
+def find_weights(directory: str | Path) -> Path:
+    """model.safetensors, else pytorch_model.bin. UserError says what is there instead."""
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        if Path(directory, name).is_file():
+            return Path(directory, name)
     for pattern, advice in OTHER_WEIGHTS.items():
-        if any(directory.glob(pattern)):
+        if any(Path(directory).glob(pattern)):
             raise UserError(f"{directory}: {advice}")
     raise UserError(f"{directory}: has no model.safetensors and no pytorch_model.bin; "
                     "give a model in the Hugging Face layout")
+
+
+def backbone_files(directory: str | Path) -> dict[str, Path]:
+    """The files that are read of a model, by name. UserError: weights or tokenizer are missing."""
+    config, weights = Path(directory, "config.json"), find_weights(directory)
+    return {config.name: config, weights.name: weights} | tokenizer_files(directory)
 
 
 def read_checkpoint(path: Path) -> dict[str, Tensor]:
@@ -529,10 +537,10 @@ def load(directory: str | Path, make_model: Callable[[Config, Tokenizer], nn.Mod
     is one of UNUSED_KEYS; what the file lacks of pooler and heads is newly initialised, named in
     one printed line and kept as model.newly_initialised. Anything else is a UserError.
     """
-    config, files = Config.from_pretrained(directory), backbone_files(directory)
+    weights = find_weights(directory)
+    config = Config.from_pretrained(directory)
     tokenizer = Tokenizer.from_pretrained(directory)
-    found = read_checkpoint(files.get("model.safetensors") or files["pytorch_model.bin"])
-    found = rename_keys(found, config, directory)
+    found = rename_keys(read_checkpoint(weights), config, directory)
     words, output = "encoder.word_embeddings.weight", "predict.output.weight"
     if config.tie_word_embeddings and output in found and words in found:
         if not torch.equal(found[output], found[words]):
@@ -682,15 +690,14 @@ def find_model(name_or_directory: str | Path) -> Path:
                         "org/name of the Hugging Face hub; give one of these")
     hub_id, revision = hub_name.groups(default="main")
     ours = cache_dir() / ("models--" + hub_id.replace("/", "--")) / revision
-    for directory in [*cached_snapshots(hub_id, revision), ours]:
-        if is_whole(directory):
-            return directory
+    exact, others = [*cached_snapshots(hub_id, revision), ours], []
     if "@" not in name:  # no revision was asked for: any will do, and is said
-        for other in ("main", "*"):
-            for directory in cached_snapshots(hub_id, other):
-                if is_whole(directory):
-                    print(f"{name}: revision {directory.name} from {directory.parent}")
-                    return directory
+        others = cached_snapshots(hub_id, "main") + cached_snapshots(hub_id, "*")
+    for directory in exact + others:
+        if is_whole(directory):
+            if directory not in exact:
+                print(f"{name}: revision {directory.name} from {directory.parent}")
+            return directory
     download(hub_id, revision, ours)
     return ours
 

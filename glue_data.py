@@ -2,7 +2,7 @@
 
     fetching     find_task, fetch             where are the files, and are they whole?
     readers      load_task                    files -> examples: one or two sentences and a label
-    tokenizer    Tokenizer                    sentences -> ids of word pieces, segments, word numbers
+    tokenizer    Tokenizer                    sentences -> ids of word pieces, word numbers
     batches      encode_split, epoch_batches  examples -> padded tensors -> batches of like length
     metrics      metrics                      accuracy, F1, Matthews correlation
 
@@ -11,6 +11,7 @@ N examples, B in a batch, T positions, V token types.
 """
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import os
@@ -22,6 +23,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.request import urlretrieve
 
 import torch
@@ -33,7 +35,8 @@ class UserError(Exception):
     """What only the user can put right: what is wrong, where; what to do. One printable line."""
 
     def __init__(self, message: str):
-        super().__init__("".join(c if c.isprintable() else ascii(c)[1:-1] for c in message))
+        printable = [c if c.isprintable() else ascii(c)[1:-1] for c in message]
+        super().__init__("".join(printable))
 
 
 class DownloadError(UserError):
@@ -72,22 +75,23 @@ DOWNLOADS = {  # task -> {address: sha256}
 
 
 def cache_dir() -> Path:
-    """Where downloads are kept: $TYPHOON_CACHE, else $XDG_CACHE_HOME/typhoon, else ~/.cache/typhoon."""
+    """Of downloads: $TYPHOON_CACHE, else $XDG_CACHE_HOME/typhoon, else ~/.cache/typhoon."""
     if os.environ.get("TYPHOON_CACHE"):
         return Path(os.environ["TYPHOON_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "typhoon"
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "typhoon")
 
 
 def find_task(task: str, data_dir: str | Path | None = None) -> Path:
     """The directory that holds MRPC/ or CoLA/: data_dir, or our cache. Fetches what it lacks.
 
-    A directory of the user's that holds one of the two files is not completed: half of it would be
-    somebody's own data and half GLUE's.  Raises UserError.
+    A directory of the user's that holds one of the two files is left as it is: completed, it would
+    be half somebody's own data and half GLUE's.  Raises UserError.
     """
     root = cache_dir() / "glue" if data_dir is None else Path(data_dir)
     folder = root / TASKS[task].folder
-    present = [(folder / f"{split}.tsv").exists() for split in SPLITS]
-    if data_dir is None and not all(present) or root.is_dir() and not any(present):
+    present = [os.path.exists(folder / f"{split}.tsv") for split in SPLITS]
+    ours_to_complete = data_dir is None and not all(present)
+    if ours_to_complete or os.path.isdir(root) and not any(present):
         for address, sha256 in DOWNLOADS[task].items():
             fetch(HOST + address, folder / address.rpartition("/")[2], sha256)
         unpack(task, folder)
@@ -95,30 +99,34 @@ def find_task(task: str, data_dir: str | Path | None = None) -> Path:
     return root
 
 
-def fetch(url: str, destination: str | Path, sha256: str | None = None, timeout: float = 30) -> Path:
-    """Download url to destination, unless something is there; only the whole, checked file gets there.
+def fetch(
+    url: str, destination: str | Path, sha256: str | None = None, timeout: float = 30
+) -> Path:
+    """Download url to destination, unless something is there.
 
-    timeout: seconds of silence.  Raises DownloadError.
+    Under that name never stands anything but the whole, checked file: it is downloaded into a
+    temporary directory beside it.  timeout: seconds of silence.  Raises DownloadError.
     """
     destination = Path(destination)
-    partial = destination.with_name(f"{destination.name}.{os.getpid()}.partial")
-    default_timeout = socket.getdefaulttimeout()
-    if destination.exists():
+    if os.path.exists(destination):  # Path.exists raises where a name is too long
         return destination
+    default_timeout = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(timeout)
     try:
         if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
             raise OSError("HF_HUB_OFFLINE is set")
         destination.parent.mkdir(parents=True, exist_ok=True)
-        socket.setdefaulttimeout(timeout)
-        with tqdm(desc=destination.name, unit="B", unit_scale=True, leave=False) as bar:
-
-            def progress(blocks: int, block_size: int, size: int) -> None:
-                bar.total = max(size, 0) or None
-                bar.update(blocks * block_size - bar.n)
-
-            urlretrieve(url, partial, progress)  # raises where the body ends too early
-        check_content(partial, destination.suffix, sha256)
-        os.replace(partial, destination)
+        with TemporaryDirectory(dir=destination.parent, prefix="partial-") as folder:
+            path = Path(folder, destination.name)
+            download(url, path)
+            content = path.read_bytes()
+            if content[:100].strip()[:1] in (b"", b"<"):
+                raise OSError("nothing, or a web page, came in its place")
+            if destination.suffix == ".json":
+                json.loads(content)
+            if sha256 and hashlib.sha256(content).hexdigest() != sha256:
+                raise OSError(f"its sha256 is not {sha256}")
+            path.replace(destination)
     except Exception as error:  # networks, proxies and disks fail in more ways than can be listed
         raise DownloadError(
             f"{url} cannot be downloaded to {destination} ({error!s:.200}); check the network, the "
@@ -126,20 +134,19 @@ def fetch(url: str, destination: str | Path, sha256: str | None = None, timeout:
         ) from error
     finally:
         socket.setdefaulttimeout(default_timeout)
-        if partial.parent.is_dir():
-            partial.unlink(missing_ok=True)
     return destination
 
 
-def check_content(path: Path, suffix: str, sha256: str | None) -> None:
-    """Raise ValueError for what is not the file that was asked for, such as a page that asks to log in."""
-    content = path.read_bytes()
-    if content.lstrip()[:1] in (b"", b"<"):
-        raise ValueError("nothing, or a web page, came in its place")
-    if suffix == ".json":
-        json.loads(content)
-    if sha256 and hashlib.sha256(content).hexdigest() != sha256:
-        raise ValueError(f"its sha256 is not {sha256}")
+def download(url: str, path: Path) -> None:
+    """urlretrieve, which raises where the body is shorter than announced (torch.hub's download
+    does not notice it), with a progress bar."""
+    with tqdm(desc=path.name, unit="B", unit_scale=True, disable=None) as bar:
+
+        def progress(blocks: int, block_size: int, size: int) -> None:
+            bar.total = size if size > 0 else None
+            bar.update(blocks * block_size - bar.n)
+
+        urlretrieve(url, path, progress)
 
 
 def unpack(task: str, folder: Path) -> None:
@@ -159,28 +166,16 @@ def unpack(task: str, folder: Path) -> None:
             for row in rows:
                 ids = tuple(row.split("\t")[1:3])
                 lines["dev" if ids in dev_ids else "train"].append(row)
-            contents = {split: "\n".join([*lines[split], ""]).encode() for split in SPLITS}
-        for split, content in contents.items():
-            partial = folder / f"{split}.tsv.{os.getpid()}.partial"
-            partial.write_bytes(content)
-            os.replace(partial, folder / f"{split}.tsv")
-    except Exception as error:  # a damaged archive alone can fail in ten ways
+            contents = {split: "\n".join(lines[split]).encode() for split in SPLITS}
+        with TemporaryDirectory(dir=folder, prefix="partial-") as partial:
+            for split, content in contents.items():
+                Path(partial, split).write_bytes(content)
+                Path(partial, split).replace(folder / f"{split}.tsv")
+    except Exception as error:  # a damaged archive alone fails in many ways
         raise UserError(
-            f"{folder}: the downloaded files cannot be unpacked ({error!s:.200}); delete them and "
-            "try again"
+            f"{folder}: what was downloaded cannot be unpacked ({error!s:.200}); delete it and try "
+            "again"
         ) from error
-
-
-def sha256_of(path: str | Path) -> str:
-    """The hexadecimal sha256 of a file. Raises UserError."""
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError as error:
-        raise unreadable(path, error) from error
-
-
-def unreadable(path: str | Path, error: OSError) -> UserError:
-    return UserError(f"{path} cannot be read ({error.strerror}); check that it is there and readable")
 
 
 # ---- Readers -------------------------------------------------------------------------------------
@@ -197,15 +192,14 @@ class Example:
 
 def task_files(task: str, data_dir: str | Path) -> dict[str, Path]:
     """The two files of a task: their names relative to data_dir -> paths. Raises UserError."""
-    folder = TASKS[task].folder
-    files = {name: Path(data_dir) / name for name in (f"{folder}/train.tsv", f"{folder}/dev.tsv")}
-    lacking = [name for name, path in files.items() if not path.exists()]
+    names = [f"{TASKS[task].folder}/{split}.tsv" for split in SPLITS]
+    lacking = [name for name in names if not os.path.exists(Path(data_dir, name))]
     if lacking:
         raise UserError(
             f"{data_dir} does not hold {' and '.join(lacking)}; give --data-dir a directory in "
             "GLUE's layout, or leave it out"
         )
-    return files
+    return {name: Path(data_dir, name) for name in names}
 
 
 def load_task(task: str, split: str, data_dir: str | Path) -> list[Example]:
@@ -217,25 +211,22 @@ def load_task(task: str, split: str, data_dir: str | Path) -> list[Example]:
     """
     path = task_files(task, data_dir)[f"{TASKS[task].folder}/{split}.tsv"]
     lines = read_lines(path)
-    first = 0
-    if task == "mrpc":
-        first = 1
-        if lines[:1] != [MRPC_HEADER]:
-            raise UserError(f"{path}:1: the first line must be {MRPC_HEADER!r}; add it")
-    if len(lines) == first:
+    header = [MRPC_HEADER] if task == "mrpc" else []
+    if lines[:len(header)] != header:
+        raise UserError(f"{path}:1: the first line must be {MRPC_HEADER!r}; add it")
+    if lines == header:
         raise UserError(f"{path} holds no examples; get it again")
     examples = []
-    for number, line in enumerate(lines[first:], first + 1):
+    for number, line in enumerate(lines[len(header):], len(header) + 1):
         try:
-            examples.append(parse_row(task, line))
+            examples.append(parse_row(task, line.split("\t")))
         except ValueError as error:
             raise UserError(f"{path}:{number}: {error}; mend or delete the line") from error
     return examples
 
 
-def parse_row(task: str, line: str) -> Example:
-    """One line of a task's file. Raises ValueError saying what is wrong with it."""
-    fields = line.split("\t")
+def parse_row(task: str, fields: list[str]) -> Example:
+    """An example from the fields of a line. Raises ValueError saying what is wrong with them."""
     columns = 5 if task == "mrpc" else 4
     if len(fields) != columns:
         raise ValueError(f"{len(fields)} columns, not {columns} separated by tabs")
@@ -250,28 +241,43 @@ def parse_row(task: str, line: str) -> Example:
     return Example(texts[0], texts[1] if task == "mrpc" else None, int(label))
 
 
-def read_lines(path: str | Path) -> list[str]:
+def read_lines(path: Path) -> list[str]:
     """The lines of a UTF-8 file, without a BOM; only LF and CRLF end a line. Raises UserError."""
+    content = read_bytes(path).removeprefix(codecs.BOM_UTF8)
     try:
-        text = Path(path).read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise unreadable(path, error) from error
+        text = content.decode()
     except UnicodeDecodeError as error:
-        line = error.object[:error.start].count(b"\n") + 1
+        line = content.count(b"\n", 0, error.start) + 1
         raise UserError(f"{path}:{line}: is not UTF-8; save the file as UTF-8 text") from error
     lines = [line.removesuffix("\r") for line in text.split("\n")]
-    if lines[-1] == "":  # what ends the last line begins no new one
-        lines.pop()
-    return lines
+    return lines if lines[-1] else lines[:-1]  # what ends the last line begins no new one
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """The content of a file. Raises UserError."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        reason = error.strerror
+        raise UserError(f"{path} cannot be read ({reason}); check that it is there") from error
+
+
+def sha256_of(path: str | Path) -> str:
+    """The hexadecimal sha256 of a file. Raises UserError."""
+    return hashlib.sha256(read_bytes(path)).hexdigest()
 
 
 # ---- Tokenizer -----------------------------------------------------------------------------------
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+BERT_PARTS = {  # of tokenizer.json
+    "model": "WordPiece", "normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer"}
+CONFIG_OPTIONS = {  # of tokenizer_config.json -> the normalizer's
+    "do_lower_case": "lowercase", "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars"}
 CHINESE = re.compile(
     "([\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf"
-    "\U0002f800-\U0002fa1f])"
-)
+    "\U0002f800-\U0002fa1f])")
 
 
 @dataclass
@@ -284,12 +290,12 @@ class Encoding:
 def tokenizer_files(directory: str | Path) -> dict[str, Path]:
     """The files that Tokenizer.from_pretrained reads, by name. Raises UserError.
 
-    tokenizer.json, which is whole by itself and what transformers 4 and 5 read too, else vocab.txt;
-    and tokenizer_config.json where it is there, whose word on lower-casing and the like comes first.
+    tokenizer.json, which is whole by itself and what transformers 4 and 5 read, else vocab.txt; and
+    tokenizer_config.json where it is there, whose word on lower-casing and the like comes first.
     """
     directory = Path(directory)
-    names = [name for name in ("tokenizer.json", "vocab.txt") if (directory / name).exists()][:1]
-    if not names:
+    names = ["tokenizer.json" if os.path.exists(directory / "tokenizer.json") else "vocab.txt"]
+    if not os.path.exists(directory / names[0]):
         raise UserError(
             f"{directory} holds neither tokenizer.json nor vocab.txt; give a directory that a "
             "BERT-family model was saved to together with its tokenizer"
@@ -302,8 +308,8 @@ def tokenizer_files(directory: str | Path) -> dict[str, Path]:
 class Tokenizer:
     """BERT's tokenizer: clean a text, split it into words, each word into the longest known pieces.
 
-    As Google's, with Python's tables of Unicode, and so the same ids as the `tokenizers` library's;
-    that one has older tables (Unicode 8), and no other sigma at the end of a word in lower().
+    As Google's, with Python's tables of Unicode. Ids are those of the `tokenizers` library, but for
+    characters younger than its tables (Unicode 8), and for a capital sigma that ends a word.
     Special tokens in a text, such as "[SEP]", are ordinary characters here: no text can forge one.
     """
 
@@ -311,25 +317,24 @@ class Tokenizer:
         self,
         vocabulary: dict[str, int],
         added_tokens: Sequence[str] = (),
-        lower_case: bool = True,
+        lowercase: bool = True,
         strip_accents: bool | None = None,
-        chinese_characters: bool = True,
+        handle_chinese_chars: bool = True,
         clean_text: bool = True,
     ):
-        """vocabulary: token -> id, 0 to V - 1.  added_tokens: those found whole, before any splitting.
+        """vocabulary: token -> id, of 0 to V - 1.  added_tokens: those of it found whole in a text.
 
-        strip_accents: None is as lower_case.  chinese_characters: each is a word.
-        clean_text: drop control characters.
+        The options are those of a tokenizer.json: strip_accents None is as lowercase,
+        handle_chinese_chars makes each a word, clean_text drops control characters.
         """
         self.vocabulary = vocabulary
         self.tokens = sorted(vocabulary, key=vocabulary.__getitem__)  # id -> token
-        self.lower_case = lower_case
-        self.strip_accents = lower_case if strip_accents is None else strip_accents
-        self.chinese_characters = chinese_characters
+        self.lowercase = lowercase
+        self.strip_accents = lowercase if strip_accents is None else strip_accents
+        self.handle_chinese_chars = handle_chinese_chars
         self.clean_text = clean_text
         special_ids = [vocabulary[token] for token in SPECIAL_TOKENS]
         self.pad_id, self.unknown_id, self.cls_id, self.sep_id, self.mask_id = special_ids
-
         # Added tokens are looked for in the normalised text, so they are normalised too.
         self.added = {self.normalise(token): vocabulary[token] for token in added_tokens}
         longest_first = sorted(self.added, key=len, reverse=True)
@@ -351,10 +356,10 @@ class Tokenizer:
                 f"{directory}: {' and '.join(files)} cannot be read as a BERT tokenizer "
                 f"({type(error).__name__}: {error!s:.200}); get the files again"
             ) from error
-        if "lower_case" not in options and any(map(has_capitals, vocabulary)):
+        if "lowercase" not in options and any(map(has_capitals, vocabulary)):
             print(
-                f"NOTICE: {directory}: the vocabulary has capital letters, and no file says whether "
-                "to lower-case texts; they are lower-cased, which is wrong for a cased model: "
+                f"NOTICE: {directory}: the vocabulary has capital letters, and no file says "
+                "whether texts are lower-cased; they are, as in transformers. For a cased model "
                 'write {"do_lower_case": false} into tokenizer_config.json there'
             )
         return tokenizer
@@ -373,8 +378,8 @@ class Tokenizer:
             raise ValueError(f"max_length {max_length} has no room for the special tokens")
         if len(a) + len(b) > room:
             shorter = min(len(a), len(b), room // 2)
-            longer = room - shorter
-            a, b = (a[:longer], b[:shorter]) if len(a) > len(b) else (a[:shorter], b[:longer])
+            keep_a = room - shorter if len(a) > len(b) else shorter
+            a, b = a[:keep_a], b[:room - keep_a]
         first = [(self.cls_id, -1), *a, (self.sep_id, -1)]
         second = [] if text_b is None else [*b, (self.sep_id, -1)]
         return Encoding(
@@ -395,15 +400,15 @@ class Tokenizer:
         """Drop control characters, set Chinese ones apart, strip accents, lower-case."""
         if self.clean_text:
             text = "".join(c for c in text if c in "\t\n\r" or not is_control(c))
-        if self.chinese_characters:
+        if self.handle_chinese_chars:
             text = CHINESE.sub(r" \1 ", text)
         if self.strip_accents:
             text = unicodedata.normalize("NFD", text)
             text = "".join(c for c in text if unicodedata.category(c) != "Mn")
-        return text.lower() if self.lower_case else text
+        return text.lower() if self.lowercase else text
 
     def split_text(self, text: str) -> list[str]:
-        """A normalised text's words: split around added tokens, punctuation marks and white space."""
+        """A normalised text's words, split around added tokens, punctuation and white space."""
         words = []
         for part in self.added_pattern.split(text) if self.added else [text]:
             if part in self.added:
@@ -445,35 +450,29 @@ def has_capitals(token: str) -> bool:
     return token != token.lower() and not token.startswith("[")  # [UNK] and [unused1] do not count
 
 
-def read_tokenizer(files: dict[str, Path]) -> tuple[dict[str, int], list[str], dict[str, bool]]:
-    """Vocabulary, added tokens that are not special, and the options that the files speak of.
+def read_tokenizer(files: dict[str, Path]) -> tuple[dict, list, dict]:
+    """Tokenizer's arguments: vocabulary, added tokens, and those options that the files speak of.
 
     Raises an exception of any kind where they are not a BERT tokenizer's.
     """
     config, options = {}, {}
     if "tokenizer_config.json" in files:
-        config = json.loads(files["tokenizer_config.json"].read_text("utf-8-sig"))
+        config = json.loads(read_bytes(files["tokenizer_config.json"]))
     if "vocab.txt" in files:
         tokens = "\n".join(read_lines(files["vocab.txt"])).rstrip("\n").split("\n")
         vocabulary = {token: number for number, token in enumerate(tokens)}
         added = config.get("added_tokens_decoder", {}).items()
-        added = [entry | {"id": int(number)} for number, entry in added]
+        added = [{**entry, "id": int(number)} for number, entry in added]
     else:
-        content = json.loads(files["tokenizer.json"].read_text("utf-8-sig"))
-        expected = {"model": "WordPiece", "normalizer": "BertNormalizer",
-                    "pre_tokenizer": "BertPreTokenizer"}
-        for part, kind in expected.items():
-            if content[part]["type"] != kind:
-                raise ValueError(f"its {part} is {content[part]['type']}, only {kind} is known here")
-        vocabulary, added = dict(content["model"]["vocab"]), content["added_tokens"]
-        options = {
-            "lower_case": content["normalizer"]["lowercase"],
-            "strip_accents": content["normalizer"]["strip_accents"],
-            "chinese_characters": content["normalizer"]["handle_chinese_chars"],
-            "clean_text": content["normalizer"]["clean_text"],
-        }
-    for key, option in (("do_lower_case", "lower_case"), ("strip_accents", "strip_accents"),
-                        ("tokenize_chinese_chars", "chinese_characters")):
+        content = json.loads(read_bytes(files["tokenizer.json"]))
+        for part, kind in BERT_PARTS.items():
+            found = content[part].get("type", kind)  # old files do not name the model's
+            if found != kind:
+                raise ValueError(f"its {part} is {found}, only {kind} is known here")
+        options = {key: value for key, value in content["normalizer"].items() if key != "type"}
+        vocabulary = dict(content["model"]["vocab"])
+        added = content["added_tokens"]
+    for key, option in CONFIG_OPTIONS.items():
         if config.get(key) is not None:
             options[option] = config[key]
     vocabulary |= {entry["content"]: entry["id"] for entry in added}
@@ -481,10 +480,12 @@ def read_tokenizer(files: dict[str, Path]) -> tuple[dict[str, int], list[str], d
     if not all(value in (True, False, None) for value in options.values()):
         raise ValueError(f"its options must be true, false or null: {options}")
     if sorted(vocabulary.values()) != list(range(len(vocabulary))):
-        raise ValueError(f"a token is empty or there twice among {len(vocabulary)}, or an id is left out")
-    if lacking := [token for token in SPECIAL_TOKENS if token not in vocabulary]:
+        raise ValueError("its ids are not 0, 1, 2 and so on: is a token there twice?")
+    lacking = [token for token in SPECIAL_TOKENS if token not in vocabulary]
+    if lacking:
         raise ValueError(f"it lacks {', '.join(lacking)}")
-    return vocabulary, [entry["content"] for entry in added if not entry["special"]], options
+    ordinary = [entry["content"] for entry in added if not entry["special"]]
+    return vocabulary, ordinary, options
 
 
 # ---- Batches -------------------------------------------------------------------------------------
@@ -501,7 +502,7 @@ class Batch:
 
 @dataclass
 class EncodedSplit(Batch):
-    """All N examples of a split, made once and kept on the device: MRPC's train split takes 9 MB."""
+    """All N examples of a split, made once and kept on the device (MRPC's train split: 9 MB)."""
     lengths: list[int]  # N, on the host
 
     def batch(self, rows: Sequence[int]) -> Batch:
@@ -518,10 +519,7 @@ class EncodedSplit(Batch):
 
 
 def encode_split(
-    examples: Sequence[Example],
-    tokenizer: Tokenizer,
-    max_length: int,
-    device: str | torch.device = "cpu",
+    examples: Sequence[Example], tokenizer: Tokenizer, max_length: int, device: str = "cpu"
 ) -> EncodedSplit:
     """Tokenise the examples and pad them to the longest."""
     encodings = [tokenizer.encode(e.text_a, e.text_b, max_length) for e in examples]
@@ -583,7 +581,7 @@ def metrics(predictions: Sequence[int], labels: Sequence[int]) -> dict[str, floa
         F1       = 2 TP / (2 TP + FP + FN)
         Matthews = (TP TN - FP FN) / sqrt((TP + FP) (TP + FN) (TN + FP) (TN + FN))
     """
-    pairs = [(int(p), int(label)) for p, label in zip(predictions, labels, strict=True)]
+    pairs = [*zip(map(int, predictions), map(int, labels), strict=True)]
     tp, tn = pairs.count((1, 1)), pairs.count((0, 0))
     fp, fn = pairs.count((1, 0)), pairs.count((0, 1))
     product = (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)

@@ -564,6 +564,9 @@ def test_dropout_is_where_the_architectures_have_it():
         "dropout"]
     assert (distilbert.encoder.dropout.p, distilbert.dropout.p) == (0.1, 0.3)
     assert isinstance(distilbert.encoder.layers[0].output_dropout, torch.nn.Identity)
+    for family, expected in (("bert", 0.25), ("distilbert", 0.2)):  # where config.json is silent
+        config = models.Config(family, 9, 8, 1, 1, 8, hidden_dropout_prob=0.25)
+        assert models.Classifier(config).dropout.p == expected
 
 
 @pytest.mark.parametrize("kind", ["hidden_dropout_prob", "attention_probs_dropout_prob"])

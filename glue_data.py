@@ -138,8 +138,10 @@ def fetch(
 
 
 def download(url: str, path: Path) -> None:
-    """urlretrieve, which raises where the body is shorter than announced (torch.hub's download
-    does not notice it), with a progress bar."""
+    """urlretrieve with a progress bar.
+
+    It raises where the body is shorter than announced; torch.hub's download does not notice that.
+    """
     with tqdm(desc=path.name, unit="B", unit_scale=True, disable=None) as bar:
 
         def progress(blocks: int, block_size: int, size: int) -> None:
@@ -173,8 +175,8 @@ def unpack(task: str, folder: Path) -> None:
                 Path(partial, split).replace(folder / f"{split}.tsv")
     except Exception as error:  # a damaged archive alone fails in many ways
         raise UserError(
-            f"{folder}: what was downloaded cannot be unpacked ({error!s:.200}); delete it and try "
-            "again"
+            f"{folder}: what was downloaded cannot be unpacked ({error!s:.200}); delete it and "
+            "try again"
         ) from error
 
 
@@ -314,12 +316,8 @@ class Tokenizer:
     """
 
     def __init__(
-        self,
-        vocabulary: dict[str, int],
-        added_tokens: Sequence[str] = (),
-        lowercase: bool = True,
-        strip_accents: bool | None = None,
-        handle_chinese_chars: bool = True,
+        self, vocabulary: dict[str, int], added_tokens: Sequence[str] = (), lowercase: bool = True,
+        strip_accents: bool | None = None, handle_chinese_chars: bool = True,
         clean_text: bool = True,
     ):
         """vocabulary: token -> id, of 0 to V - 1.  added_tokens: those of it found whole in a text.

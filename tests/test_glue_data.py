@@ -169,6 +169,22 @@ def changed(part: str, **values) -> dict[str, str]:
     return {"tokenizer.json": json.dumps(content)}
 
 
+def test_control_characters_stay_where_the_normalizer_says_so(tmp_path):
+    """clean_text; "a<bell>" is then a word that the vocabulary does not know."""
+    cleaned = Tokenizer.from_pretrained(write(tmp_path, changed("normalizer", clean_text=True)))
+    kept = Tokenizer.from_pretrained(write(tmp_path, changed("normalizer", clean_text=False)))
+    assert cleaned.encode("a\x07").ids[1] == cleaned.vocabulary["a"]
+    assert kept.encode("a\x07").ids[1] == kept.unknown_id
+
+
+def test_an_old_file_that_does_not_name_its_model(tmp_path):
+    """Early releases of `tokenizers` wrote a WordPiece model without its type."""
+    content = json.loads(GOLDEN["directories"]["saved uncased"]["tokenizer.json"])
+    del content["model"]["type"]
+    tokenizer = Tokenizer.from_pretrained(write(tmp_path, {"tokenizer.json": json.dumps(content)}))
+    assert tokenizer.tokens == TOKENS
+
+
 SPECIAL = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
 REFUSED = {  # files, what is said of them
     "nothing": ({}, "neither tokenizer.json nor vocab.txt"),
@@ -186,7 +202,7 @@ REFUSED = {  # files, what is said of them
     "a list": ({"tokenizer.json": "[]"}, "tokenizer.json"),
     "depth": ({"tokenizer.json": "[" * 90_000}, "tokenizer.json"),
     "no config": (UNCASED | {"tokenizer_config.json": ""}, "tokenizer_config.json .*JSON"),
-    "a config that is a list": (UNCASED | {"tokenizer_config.json": "[1]"}, "tokenizer_config.json"),
+    "a list for a config": (UNCASED | {"tokenizer_config.json": "[1]"}, "tokenizer_config.json"),
     "a word for a truth value": (
         UNCASED | {"tokenizer_config.json": '{"do_lower_case": "false"}'}, "true, false or null"),
 }

@@ -2,14 +2,14 @@
 
 Read in this order:
 
-    Config, Encoder     the architecture; the pooler belongs to the encoder and stays through both stages
+    Config, Encoder     the architecture; the pooler belongs to the encoder, and stays
     MaskedLM            stage 1: predict the tokens at the selected positions
     MAELM               stage 1 without [MASK] in the encoder: encode, place, decode, predict
     Classifier          stage 2
     load, save          checkpoints in the Hugging Face layout, every key accounted for
     find_model          a backbone by its name, from the user's caches or the hub
 
-Shapes: B sequences of T positions, S selected positions in the batch, H the width, V the vocabulary.
+Shapes: B sequences of T positions, S selected positions in a batch, H the width, V the vocabulary.
 """
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ import json
 import os
 import re
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 
+import numpy
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -184,10 +186,10 @@ class MaskedLM(nn.Module):
     @classmethod
     def from_pretrained(cls, directory: str | Path) -> MaskedLM:
         """A checkpoint in the Hugging Face layout; see `load`."""
-        return load(directory, cls)
+        return load(directory, lambda config, _: cls(config))
 
     def save_pretrained(self, directory: str | Path) -> None:
-        """For transformers' BertForMaskedLM or DistilBertForMaskedLM, without pooler; see `save`."""
+        """For transformers' class (Distil)BertForMaskedLM, which has no pooler; see `save`."""
         save(self, directory, "ForMaskedLM")
 
     def forward(self, ids: Tensor, segments: Tensor, attention_mask: Tensor) -> Tensor:
@@ -228,7 +230,10 @@ class MAELM(nn.Module):
     @classmethod
     def from_pretrained(cls, directory: str | Path, decoder_layers: int = 4) -> MAELM:
         """A checkpoint in the Hugging Face layout, see `load`; the decoder is in none of them."""
-        return load(directory, cls, decoder_layers, Tokenizer.from_pretrained(directory).mask_id)
+        def make(config: Config, tokenizer: Tokenizer) -> MAELM:
+            return cls(config, decoder_layers, tokenizer.mask_id)
+
+        return load(directory, make)
 
     def forward_selected(self, embedded: Tensor, segments: Tensor, attention_mask: Tensor,
                          selected: Tensor) -> Tensor:
@@ -242,7 +247,8 @@ class MAELM(nn.Module):
     def forward_encoder(self, embedded: Tensor, segments: Tensor, visible: Tensor) -> Tensor:
         """The visible positions of each row as a shorter sequence, with their own position ids.
 
-        Returns (B, T', H): T' is the most visible positions of a row; other rows end in padding.
+        Returns (B, T', H), where T' is the largest number of visible positions in a row; the other
+        rows end in padding.
         """
         lengths = visible.sum(1, keepdim=True)  # (B, 1)
         visible_first = visible.byte().argsort(dim=1, descending=True, stable=True)  # (B, T)
@@ -291,10 +297,10 @@ class Classifier(nn.Module):
     @classmethod
     def from_pretrained(cls, directory: str | Path, num_labels: int = 2) -> Classifier:
         """A checkpoint in the Hugging Face layout; see `load`."""
-        return load(directory, cls, num_labels)
+        return load(directory, lambda config, _: cls(config, num_labels))
 
     def save_pretrained(self, directory: str | Path) -> None:
-        """For transformers' classes (Distil)BertForSequenceClassification; see `save`."""
+        """For transformers' class (Distil)BertForSequenceClassification; see `save`."""
         save(self, directory, "ForSequenceClassification")
 
     def forward(self, ids: Tensor, segments: Tensor, attention_mask: Tensor) -> Tensor:
@@ -310,20 +316,27 @@ class Classifier(nn.Module):
 
 # ---- Reading a checkpoint directory --------------------------------------------------------------
 
+# Kinds of values in config.json: a test, and what to call what passes it.
+
 def whole_number(low: int, high: int) -> tuple:
-    return lambda value: type(value) is int and low <= value <= high, f"a whole number from {low} to {high}"
+    wanted = f"a whole number from {low} to {high}"
+    return (lambda value: type(value) is int and low <= value <= high), wanted
 
 
 def one_of(*values) -> tuple:
-    return lambda value: value in values, " or ".join(json.dumps(value) for value in values)
+    wanted = " or ".join(json.dumps(value) for value in values)
+    return (lambda value: value in values), wanted
 
 
-def fraction(value) -> bool:
-    return type(value) in (int, float) and 0 <= value < 1
+def fraction(*others) -> tuple:
+    def is_fraction(value) -> bool:
+        return value in others or type(value) in (int, float) and 0 <= value < 1
+
+    return is_fraction, "in [0, 1)"
 
 
-SIZE, FRACTION = whole_number(1, 10_000_000), (fraction, "in [0, 1)")
-CONFIG_KEYS = {  # field of Config: its key in DistilBERT's config.json, and the supported values
+SIZE = whole_number(1, 10_000_000)
+CONFIG_KEYS = {  # field of Config: its key in DistilBERT's config.json, and what is supported
     "model_type": ("model_type", one_of("bert", "distilbert")),
     "vocab_size": ("vocab_size", SIZE),
     "hidden_size": ("dim", SIZE),
@@ -333,11 +346,11 @@ CONFIG_KEYS = {  # field of Config: its key in DistilBERT's config.json, and the
     "max_position_embeddings": ("max_position_embeddings", SIZE),
     "type_vocab_size": (None, whole_number(2, 100)),
     "hidden_act": ("activation", one_of(*ACTIVATIONS)),
-    "hidden_dropout_prob": ("dropout", FRACTION),
-    "attention_probs_dropout_prob": ("attention_dropout", FRACTION),
-    "classifier_dropout": ("seq_classif_dropout", (lambda x: x is None or fraction(x), "in [0, 1)")),
-    "layer_norm_eps": (None, FRACTION),
-    "initializer_range": ("initializer_range", FRACTION),
+    "hidden_dropout_prob": ("dropout", fraction()),
+    "attention_probs_dropout_prob": ("attention_dropout", fraction()),
+    "classifier_dropout": ("seq_classif_dropout", fraction(None)),
+    "layer_norm_eps": (None, fraction()),
+    "initializer_range": ("initializer_range", fraction()),
     "tie_word_embeddings": ("tie_word_embeddings", one_of(True, False)),
 }
 # Our module: its name in BERT and TinyBERT, in DistilBERT. Encoders have a prefix there, "bert.".
@@ -363,17 +376,19 @@ LAYER_MODULES = {  # in "encoder.layers.N.": in "encoder.layer.N.", in "transfor
     "feed_forward_output": ("output.dense", "ffn.lin2"),
     "feed_forward_norm": ("output.LayerNorm", "output_layer_norm"),
 }
-# Index buffers, heads for next sentences and for questions, the layers of TinyBERT's distillation.
+# Index buffers, heads for next sentences and for questions, the layers of TinyBERT's distillation,
+# a copy of cls.predictions.decoder.bias.
 UNUSED_KEYS = re.compile(r"embeddings\.(position_ids|token_type_ids)"
-                         r"|(cls\.seq_relationship|qa_outputs|fit_dense(s\.\d+)?)\.(weight|bias)")
+                         r"|(cls\.seq_relationship|qa_outputs|fit_dense(s\.\d+)?)\.(weight|bias)"
+                         r"|cls\.predictions\.bias")
 OTHER_WEIGHTS = {  # files that stand for weights which cannot be read: what to do
     "*.index.json": "its weights are in several files; save them in one, with transformers' "
                     "model.save_pretrained(directory, max_shard_size='100GB')",
     "tf_model.h5": "its weights are TensorFlow's; load them with from_tf=True in transformers 4, "
                    "and save them again",
     "*.ckpt*": "its weights are TensorFlow's; turn them into PyTorch's with transformers 4",
-    "flax_model.msgpack": "its weights are Flax's; load them with from_flax=True in transformers 4, "
-                          "and save them again",
+    "flax_model.msgpack": "its weights are Flax's; load them with from_flax=True in transformers "
+                          "4, and save them again",
 }
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
           "I64": torch.int64}  # I64: index buffers
@@ -414,18 +429,22 @@ def read_config(path: Path) -> Config:
     return Config(**values)
 
 
-def backbone_files(directory: str | Path) -> dict[str, Path]:
-    """The files that are read of a model, by name; model.safetensors rather than a .bin."""
-    directory = Path(directory)
-    for weights in ("model.safetensors", "pytorch_model.bin"):
-        if (directory / weights).is_file():
-            files = {"config.json": directory / "config.json", weights: directory / weights}
-            return files | tokenizer_files(directory)
+def find_weights(directory: str | Path) -> Path:
+    """model.safetensors, else pytorch_model.bin. UserError says what is there instead."""
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        if Path(directory, name).is_file():
+            return Path(directory, name)
     for pattern, advice in OTHER_WEIGHTS.items():
-        if any(directory.glob(pattern)):
+        if any(Path(directory).glob(pattern)):
             raise UserError(f"{directory}: {advice}")
     raise UserError(f"{directory}: has no model.safetensors and no pytorch_model.bin; "
                     "give a model in the Hugging Face layout")
+
+
+def backbone_files(directory: str | Path) -> dict[str, Path]:
+    """The files that are read of a model, by name. UserError: weights or tokenizer are missing."""
+    config, weights = Path(directory, "config.json"), find_weights(directory)
+    return {config.name: config, weights.name: weights} | tokenizer_files(directory)
 
 
 def read_checkpoint(path: Path) -> dict[str, Tensor]:
@@ -451,18 +470,18 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
     """The file: its header's size in 8 bytes, the header in JSON, the tensors without a gap."""
-    content = bytearray(path.read_bytes())
-    body_begin = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:body_begin])
+    content = numpy.fromfile(path, dtype=numpy.uint8)
+    header_end = 8 + int.from_bytes(content[:8].tobytes(), "little")
+    header = json.loads(content[8:header_end].tobytes())
     header.pop("__metadata__", None)
-    body = torch.frombuffer(content, dtype=torch.uint8)[body_begin:]
+    body = content[header_end:]
 
     tensors, position = {}, 0
     for key, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         begin, end = entry["data_offsets"]
         if begin != position:
             raise ValueError(f"{key!r} does not begin where the tensor before it ends")
-        data = body[begin:end].clone()  # of its own, and so aligned
+        data = torch.from_numpy(body[begin:end].copy())  # aligned, as it is a copy
         tensors[key] = data.view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
         position = end
     if position != len(body):
@@ -495,7 +514,8 @@ def misfit(directory: str | Path, what: str) -> UserError:
 def rename_keys(tensors: dict[str, Tensor], config: Config, directory) -> dict[str, Tensor]:
     """A checkpoint's tensors by our names. UserError names a key that has no place."""
     names = {theirs: ours for ours, theirs in checkpoint_keys(config).items()}
-    names["cls.predictions.bias"] = "predict.output.bias"  # decoder.bias, where it is, is a copy
+    if "cls.predictions.decoder.bias" not in tensors:  # it is the one that transformers adds
+        names["cls.predictions.bias"] = "predict.output.bias"
     renamed = {}
     for key, tensor in tensors.items():
         plain = key.removeprefix(f"{config.model_type}.")
@@ -510,36 +530,42 @@ def rename_keys(tensors: dict[str, Tensor], config: Config, directory) -> dict[s
     return renamed
 
 
-def load(directory: str | Path, model_class: type, *arguments) -> nn.Module:
-    """model_class(config, *arguments) with the weights of a checkpoint, as float32.
+def load(directory: str | Path, make_model: Callable[[Config, Tokenizer], nn.Module]) -> nn.Module:
+    """make_model(config, tokenizer) with the weights of a checkpoint, as float32.
 
     Nothing is silent: every key of the file is used, belongs to a head that this model has not, or
-    is one of UNUSED_KEYS; what the file lacks of pooler and heads is newly initialised, named in one
-    printed line and kept as model.newly_initialised. Anything else is a UserError.
+    is one of UNUSED_KEYS; what the file lacks of pooler and heads is newly initialised, named in
+    one printed line and kept as model.newly_initialised. Anything else is a UserError.
     """
-    config, files = Config.from_pretrained(directory), backbone_files(directory)
-    weights = files.get("model.safetensors") or files["pytorch_model.bin"]
+    weights = find_weights(directory)
+    config = Config.from_pretrained(directory)
+    tokenizer = Tokenizer.from_pretrained(directory)
     found = rename_keys(read_checkpoint(weights), config, directory)
     words, output = "encoder.word_embeddings.weight", "predict.output.weight"
     if config.tie_word_embeddings and output in found and words in found:
         if not torch.equal(found[output], found[words]):
             print(f"{directory}: the MLM head's matrix differs from the word embeddings: not tied")
             config = replace(config, tie_word_embeddings=False)
-
     with torch.device("meta"):  # shapes, without memory and without random numbers
-        model = model_class(config, *arguments)
+        model = make_model(config, tokenizer)
+
+    # 1. What is there must fit, and no part of the encoder may lack; the pooler and the heads may.
     keys = checkpoint_keys(config)
     for name, parameter in model.named_parameters():
-        if name not in found:
-            if name.startswith("encoder.") and "pooler" not in name:
-                raise misfit(directory, f"{keys[name]!r} is missing")
-        elif found[name].shape != parameter.shape:
+        if name in found and found[name].shape != parameter.shape:
             shapes = f"{list(found[name].shape)}, not {list(parameter.shape)}"
-            if not name.startswith("classifier."):  # that one is new for another number of labels
+            if not name.startswith("classifier."):
                 raise misfit(directory, f"{keys[name]!r} has the shape {shapes}")
-            del found[name]
-    check_vocabulary(directory, config)
+            del found[name]  # a classifier for another number of labels: ours is new
+        elif name not in found and name.startswith("encoder.") and "pooler" not in name:
+            raise misfit(directory, f"{keys[name]!r} is missing")
+    tokens, rows = len(tokenizer.tokens), config.vocab_size
+    if tokens > rows:
+        raise misfit(directory, f"its tokenizer has {tokens} tokens, but the model only {rows}")
+    if tokens < rows:
+        print(f"{directory}: {rows} word embeddings for {tokens} tokens; the rest is never used")
 
+    # 2. Take over what is there, and initialise what is missing.
     if config.tie_word_embeddings:
         found[output] = found[words]
     missing = model.load_state_dict(found, strict=False, assign=True).missing_keys
@@ -548,23 +574,16 @@ def load(directory: str | Path, model_class: type, *arguments) -> nn.Module:
     model.load_state_dict(new, strict=False, assign=True)
     if config.tie_word_embeddings and hasattr(model, "predict"):
         model.predict.output.weight = model.encoder.word_embeddings.weight
+
+    # 3. Say what is new, and keep the tokenizer's files for `save`.
     new_keys = [keys.get(name, name.split(".")[0] + ".*") for name in missing]
-    model.newly_initialised = list(dict.fromkeys(new_keys))  # MAE-LM's decoder: "decoder.*"
+    model.newly_initialised = list(dict.fromkeys(new_keys))  # MAE-LM's decoder is "decoder.*"
     if missing:
         print(f"{directory}: newly initialised: {', '.join(model.newly_initialised)}")
-    model.tokenizer_files = {  # for `save`
+    model.tokenizer_files = {
         name: path.read_bytes() for name, path in tokenizer_files(directory).items()
     }
     return model
-
-
-def check_vocabulary(directory: str | Path, config: Config) -> None:
-    """Rows beyond the tokens are kept, and never used; they are said. UserError: too few rows."""
-    tokens, rows = len(Tokenizer.from_pretrained(directory).tokens), config.vocab_size
-    if tokens > rows:
-        raise misfit(directory, f"its tokenizer has {tokens} tokens, but the model only {rows}")
-    if tokens < rows:
-        print(f"{directory}: {rows} word embeddings for {tokens} tokens; the others are unused")
 
 
 def save(model: nn.Module, directory: str | Path, architecture: str) -> None:
@@ -579,7 +598,7 @@ def save(model: nn.Module, directory: str | Path, architecture: str) -> None:
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".saving-", dir=directory.parent) as temporary:
-            new = Path(temporary, "new")  # of the usual permissions, which the temporary one has not
+            new = Path(temporary, "new")  # with the usual permissions, as `temporary` has not
             new.mkdir()
             description = describe(model, architecture)
             (new / "config.json").write_text(json.dumps(description, indent=2) + "\n")
@@ -643,15 +662,13 @@ BACKBONES = {  # name: id on the Hugging Face hub @ revision
     "distilbert": "distilbert/distilbert-base-uncased@12040accade4e8a0f71eabdb258fecc2e7e948be",
     "bert-base": "google-bert/bert-base-uncased@86b5e0934494bd15c9632b12f734a8a67f723594",
 }
-VOCABULARY = "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"  # all three's
-SHA256 = {
-    BACKBONES["tinybert"] + "/vocab.txt": VOCABULARY,
-    BACKBONES["distilbert"] + "/vocab.txt": VOCABULARY,
-    BACKBONES["bert-base"] + "/vocab.txt": VOCABULARY,
-    BACKBONES["distilbert"] + "/model.safetensors":
-        "5e3f1108e3cb34ee048634875d8482665b65ac713291a7e32396fb18f6ff0063",
-    BACKBONES["bert-base"] + "/model.safetensors":
-        "68d45e234eb4a928074dfd868cead0219ab85354cc53d20e772753c6bb9169d3",
+SHA256 = {  # of their files, where it is known; the three have one vocabulary
+    "vocab.txt": dict.fromkeys(BACKBONES.values(),
+                 "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"),
+    "model.safetensors": {
+        BACKBONES["distilbert"]: "5e3f1108e3cb34ee048634875d8482665b65ac713291a7e32396fb18f6ff0063",
+        BACKBONES["bert-base"]: "68d45e234eb4a928074dfd868cead0219ab85354cc53d20e772753c6bb9169d3",
+    },
 }
 HUB_NAME = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 ONCE_WITHOUT_ORGANISATION = ("google-bert", "distilbert")  # older caches: models--bert-base-uncased
@@ -673,15 +690,14 @@ def find_model(name_or_directory: str | Path) -> Path:
                         "org/name of the Hugging Face hub; give one of these")
     hub_id, revision = hub_name.groups(default="main")
     ours = cache_dir() / ("models--" + hub_id.replace("/", "--")) / revision
-    for directory in [*cached_snapshots(hub_id, revision), ours]:
-        if is_whole(directory):
-            return directory
+    exact, others = [*cached_snapshots(hub_id, revision), ours], []
     if "@" not in name:  # no revision was asked for: any will do, and is said
-        for other in ("main", "*"):
-            for directory in cached_snapshots(hub_id, other):
-                if is_whole(directory):
-                    print(f"{name}: revision {directory.name} from {directory.parent}")
-                    return directory
+        others = cached_snapshots(hub_id, "main") + cached_snapshots(hub_id, "*")
+    for directory in exact + others:
+        if is_whole(directory):
+            if directory not in exact:
+                print(f"{name}: revision {directory.name} from {directory.parent}")
+            return directory
     download(hub_id, revision, ours)
     return ours
 
@@ -714,15 +730,18 @@ def download(hub_id: str, revision: str, destination: Path) -> None:
     """A model's files from the hub, the weights last, so that a model with weights is whole."""
     endpoint = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
 
+    def known_sha256(file: str) -> str | None:
+        return SHA256.get(file, {}).get(f"{hub_id}@{revision}")
+
     def get(file: str) -> None:
-        sha256 = SHA256.get(f"{hub_id}@{revision}/{file}")
-        fetch(f"{endpoint}/{hub_id}/resolve/{revision}/{file}", destination / file, sha256)
+        url = f"{endpoint}/{hub_id}/resolve/{revision}/{file}"
+        fetch(url, destination / file, known_sha256(file))
 
     def get_either(file: str, other: str) -> None:
         try:
             get(file)
         except DownloadError:
-            if f"{hub_id}@{revision}/{file}" in SHA256:  # the hub has that one
+            if known_sha256(file):  # the hub has that one: it must be right
                 raise
             get(other)
 

@@ -186,7 +186,7 @@ def read_log(path: Path, epoch: str) -> dict:
     if number := get(WHOLE, "mlm", f"{epoch}_epoch"):  # 0: there was no adaptation
         here = ("mlm", "epochs", number - 1)
         run |= {key: get((*NUMBER, NULL), *here, key) for key in ("kl_mean", "kl_last")}
-        if get((dict, NULL), *here, "band"):
+        if get((dict, NULL), *here, "band") is not None:
             run |= {key: get(NUMBER, *here, "band", key) for key in ("5%", "50%", "95%")}
     if number := get(WHOLE, "mlm", "best_epoch"):  # whose model is kept, and has the ranks
         run["dev_loss"] = get(NUMBER, "mlm", "epochs", number - 1, "dev_loss")
@@ -614,7 +614,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except (UserError, OSError, UnicodeError) as error:  # the latter two: of standard output
         print(f"stats.py: {error}", file=sys.stderr)
-        sys.stdout = None  # it takes no more, nor will it at the exit
+        if isinstance(error, OSError):
+            sys.stdout = None  # it takes no more, nor will it at the exit
         return 2
 
 

@@ -18,7 +18,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from itertools import combinations
 from pathlib import Path
@@ -232,9 +232,11 @@ def facts(run: dict, compared: str) -> dict:
     free = {"task", "model", "objective", "masker", "spread", "seed", compared}
     of = {"data": "task", "backbone": "model", "method": "masker", "decoder_layers": "objective"}
     agreed = {"sample": run["sample"], "their options": sorted(run["identity"])}
-    for option in run["identity"].keys() - free:
-        name = f"{option} of {run[of[option]]}" if option in of else option
-        agreed[name] = run["identity"][option]
+    for option, value in run["identity"].items():
+        if option in of:
+            agreed[f"{option} of {run[of[option]]}"] = value
+        elif option not in free:
+            agreed[option] = value
     return agreed
 
 
@@ -255,10 +257,12 @@ def lend(runs: list[dict], keys: list[str]) -> list[dict]:
     """A run that does not use the spread (null) stands at every spread that others like it have."""
     lent = []
     for _, group in grouped(runs, [key for key in keys if key != "spread"]):
-        spreads = {run["spread"] for run in group} - {None} or {None}
+        spreads = {run["spread"] for run in group if run["spread"] is not None}
         for run in group:
-            own = spreads if run["spread"] is None else {run["spread"]}
-            lent += [run | {"spread": spread} for spread in own]
+            if run["spread"] is None and spreads:
+                lent += [run | {"spread": spread} for spread in spreads]
+            else:
+                lent.append(run)
     return lent
 
 
@@ -355,22 +359,33 @@ def comparisons(runs: list[dict], options: argparse.Namespace, notes: list[str])
                          f"without seed {listed(collapsed)}: {interval(row['without_collapsed'])}.")
 
     keys = [key for key in SETTING if key != options.compare]
-    best = []
-    for _, group in grouped(each, keys):
-        if len(group) > 1:
-            best.append(max(group, key=lambda row: row["baseline_mean"]) | {"kind": "best"})
-    pooled = []
-    for setting, group in grouped(each, [*(key for key in keys if key != "model"), "baseline"]):
-        if len(group) > 1:
-            row = setting | {"kind": "pooled", "model": f"{len(group)} pooled"}
-            pooled.append(row | test([list(row["differences"].values()) for row in group]))
-
-    family = [key for key in keys if key not in ("task", "model")]  # its members differ in these
+    best = with_best_baseline(each, keys)
+    pooled = over_backbones(each, [key for key in keys if key != "model"], test)
+    family = [key for key in keys if key not in ("task", "model")]  # its tests differ in these
     for rows in (each, pooled):
         for setting, members in grouped(rows, family):
             adjust(members, where(setting), options.alpha)
-    best = [row | {"finding": "vs best"} for row in best]
     return each + best + pooled
+
+
+def with_best_baseline(each: list[dict], keys: list[str]) -> list[dict]:
+    """Of each setting with several baselines, the row of the one with the highest mean score."""
+    rows = []
+    for _, group in grouped(each, keys):
+        if len(group) > 1:
+            best = max(group, key=lambda row: row["baseline_mean"])
+            rows.append(best | {"kind": "best", "finding": "vs best"})
+    return rows
+
+
+def over_backbones(each: list[dict], keys: list[str], test: Callable[[list], dict]) -> list[dict]:
+    """The rows that differ in the model only, as one comparison stratified by model."""
+    rows = []
+    for setting, group in grouped(each, [*keys, "baseline"]):
+        if len(group) > 1:
+            row = setting | {"kind": "pooled", "model": f"{len(group)} pooled"}
+            rows.append(row | test([list(row["differences"].values()) for row in group]))
+    return rows
 
 
 def adjust(rows: list[dict], family: str, alpha: float) -> None:
@@ -542,24 +557,25 @@ def report(runs: list[dict], options: argparse.Namespace) -> str:
             "scores": of_settings, "comparisons": compared, "effective_rank": of_layers,
             "summary": summary, "notes": notes}, indent=1, allow_nan=False)
 
+    figures = {"percent": 100 * (1 - options.alpha), **vars(options)}
     difference = f"{options.treatment} minus baseline"
     not_uniform = [row for row in of_settings if row["kl_last"] != 0]
     each = [row for row in compared if row["kind"] == "each"]
     tables = [
         (f"Table 1. Scores over the seeds, {options.epoch} epoch", SCORES, of_settings, []),
         (f"Table 2. {difference}, paired by seed", COMPARISONS, compared,
-         [*summary, HOW_TO_READ_2]),
+         [*summary, HOW_TO_READ_2.format(**figures)]),
         ("Table 3. Masking by spread: KL, band, agreement", MASKING, not_uniform, [HOW_TO_READ_3]),
         ("Table 4. Effective rank by layer", RANKS, of_layers, [HOW_TO_READ_4]),
-        (f"Table 5. The luck of one seed: {difference}", LUCK, each, [HOW_TO_READ_5])]
+        (f"Table 5. The luck of one seed: {difference}", LUCK, each,
+         [HOW_TO_READ_5.format(**figures)])]
     shown = []
     if runs[0]["sample"]:
         shown.append("SAMPLE: these runs are on made-up data; they say nothing about MRPC or CoLA.")
-    figures = {"percent": 100 * (1 - options.alpha), **vars(options)}
     for title, columns, rows, below in tables:
         if rows:
             shown.append(table(title, columns, rows, options.format))
-            shown += [paragraph(text.format(**figures), options.format) for text in below]
+            shown += [paragraph(text, options.format) for text in below]
     shown += [paragraph(f"Note: {note}", options.format) for note in notes]
     return "\n\n".join(shown)
 

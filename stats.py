@@ -26,7 +26,7 @@ from textwrap import fill
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.stats import nct, rankdata, spearmanr
+from scipy.stats import ncf, rankdata, spearmanr
 from scipy.stats import t as student
 
 from glue_data import UserError
@@ -85,10 +85,11 @@ def noncentrality(freedom: int, alpha: float, power: float = 0.8) -> float:
     """How many standard errors from zero is a true mean that is found with this power?"""
     critical = student.isf(alpha / 2, freedom)
 
-    def lacking(shift):  # both tails by sf: cdf is NaN where the other tail is next to nothing
-        return nct.sf(critical, freedom, shift) + nct.sf(critical, freedom, -shift) - power
+    def lacking(shift):  # the square of t is F with 1 degree of freedom: both tails in one
+        return ncf.sf(critical ** 2, 1, freedom, shift ** 2) - power
 
-    return brentq(lacking, 0, 2 * critical + 5)
+    with np.errstate(divide="ignore"):  # scipy 1.11 warns where the result is right
+        return brentq(lacking, 0, 2 * critical + 5)
 
 
 def seeds_needed(deviation: float, strata: int, margin: float, alpha: float) -> int:
@@ -378,7 +379,7 @@ def with_best_baseline(each: list[dict], keys: list[str]) -> list[dict]:
     return rows
 
 
-def over_backbones(each: list[dict], keys: list[str], test: Callable[[list], dict]) -> list[dict]:
+def over_backbones(each: list[dict], keys: list[str], test: Callable) -> list[dict]:
     """The rows that differ in the model only, as one comparison stratified by model."""
     rows = []
     for setting, group in grouped(each, [*keys, "baseline"]):
@@ -523,7 +524,8 @@ def table(title: str, columns: list[tuple], rows: list[dict], style: str) -> str
         lines = ["  ".join(line).rstrip() for line in (heading, rule, *body)]
         return "\n".join([title, "", *lines])
     if style == "markdown":
-        rule = [dashes[1:] + {"<": "-", ">": ":"}[side] for dashes, side in zip(rule, aligned)]
+        colons = [":" if side == ">" else "-" for side in aligned]
+        rule = [dashes[1:] + colon for dashes, colon in zip(rule, colons)]
         lines = ["| " + " | ".join(line) + " |" for line in (heading, rule, *body)]
         return "\n".join([title, "", *lines])
     sides = "".join("r" if side == ">" else "l" for side in aligned)

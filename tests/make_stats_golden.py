@@ -55,7 +55,7 @@ def seeds_needed(deviation: float, strata: int, margin: float, alpha: float) -> 
     return seeds
 
 
-def draw(index: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, list[Fraction]]:
+def draw(index: int, random: np.random.Generator) -> tuple:
     """treatment, baseline, exact differences; every fourth sample of 3 to 12 pairs has ties."""
     n = 2 + index % 29
     tied = index % 4 == 3 and 3 <= n <= 12
@@ -107,7 +107,8 @@ def pooled(random: np.random.Generator) -> dict:
     """A linear model with a mean for each backbone; its intercept is the mean of these means."""
     sizes = random.integers(1, 7, random.integers(2, 5))
     sizes[0] += 1  # at least one degree of freedom
-    strata = [np.round(random.normal(random.normal(0, 0.01), 0.01, size), 6) for size in sizes]
+    means = random.normal(0, 0.01, len(sizes))
+    strata = [np.round(random.normal(mean, 0.01, size), 6) for mean, size in zip(means, sizes)]
     data = pandas.DataFrame([{"backbone": f"backbone{k}", "difference": float(d)}
                              for k, stratum in enumerate(strata) for d in stratum])
     model = ols("difference ~ C(backbone, Sum)", data).fit()

@@ -51,12 +51,14 @@ def test_it_is_scipys_paired_t_test():
 
 def test_pooling_lets_each_backbone_have_its_own_mean():
     """Two backbones, means .02 and -.01: the distance of the means is no noise."""
-    row = stats.compare([[0.01, 0.02, 0.03], [-0.02, -0.01, -0.01, 0.0]], margin=0.01, alpha=0.05)
+    strata = [[0.01, 0.02, 0.03], [-0.02, -0.01, -0.01, 0.0]]
+    row = stats.compare(strata, margin=0.01, alpha=0.05)
     squares = (0.01 ** 2 + 0.01 ** 2) + (0.01 ** 2 + 0.01 ** 2)
     deviation = math.sqrt(squares / (7 - 2))
     assert row["mean"] == pytest.approx((0.02 - 0.01) / 2)
     assert row["sd"] == pytest.approx(deviation)
-    assert row["t"] == pytest.approx(0.005 / (deviation * math.sqrt(1 / 3 + 1 / 4) / 2))
+    error = deviation * math.sqrt(1 / 3 + 1 / 4) / 2  # of the mean of two means
+    assert row["t"] == pytest.approx(0.005 / error)
     assert (row["n"], row["ahead"], row["degrees_of_freedom"]) == (7, 3, 5)
 
 
@@ -73,14 +75,15 @@ def test_figures_equal_pingouin_and_statsmodels(golden):
     for sample in golden["samples"] + golden["pooled"]:
         row = stats.compare(sample["strata"], sample["margin"], sample["alpha"])
         for key, expected in sample["expected"].items():
-            assert row[key] == pytest.approx(expected, rel=1e-9, abs=1e-12), (key, sample)
+            # scipy 1.11's quantiles of t are good to 1e-8, later ones to rounding.
+            assert row[key] == pytest.approx(expected, rel=1e-7, abs=1e-12), (key, sample)
 
 
 def enumerated_wilcoxon(differences):
     """The definition: all 2^n flips of the signs, with mean ranks of the differences not zero."""
     differences = [d for d in differences if d]
-    doubled = [sum(2 * (abs(e) < abs(d)) + (abs(e) == abs(d)) for e in differences) + 1
-               for d in differences]
+    sizes = [abs(d) for d in differences]
+    doubled = [2 * sum(other < size for other in sizes) + sizes.count(size) + 1 for size in sizes]
     positive = sum(rank for rank, d in zip(doubled, differences) if d > 0)
     smaller = min(positive, sum(doubled) - positive)
     flips = [sum(itertools.compress(doubled, signs))
@@ -145,7 +148,8 @@ def test_without_a_variance_there_is_no_test():
 
 def noise(*key):
     """A number in [-1, 1) that depends only on the key: made-up logs are the same everywhere."""
-    return int(hashlib.sha256(repr(key).encode()).hexdigest()[:12], 16) / 2 ** 47 - 1
+    digest = hashlib.sha256(repr(key).encode()).digest()
+    return int.from_bytes(digest[:6], "big") / 2 ** 47 - 1
 
 
 EFFECT = {("mrpc", "tinybert", "typhoon"): 0.03, ("mrpc", "distilbert", "typhoon"): -0.03,
@@ -163,24 +167,22 @@ def run_log(task="mrpc", model="tinybert", masker="typhoon", seed=0, spread=0.4,
 
     ability = EFFECT.get((task, model, masker), 0) + 0.01 * noise(task, model, seed)
     scatter = SCATTER.get((task, model), 0.003)
-    scores = [base + ability + scatter * noise(task, model, masker, seed, epoch)
+    scores = [round(base + ability + scatter * noise(task, model, masker, seed, epoch), 6)
               for epoch, base in ((1, 0.75), (2, 0.80), (3, 0.82))]
-    scores = [round(value, 6) for value in scores]
     if score is not None:
         scores[1] = score
 
     kl = 0.0 if uniform else spread ** 2 * (1e-3 + 2e-4 * noise(name, "kl"))
     width = 0 if uniform else 0.02 * spread
-    quantiles = {"lowest": -5, "5%": -1, "25%": -0.5, "50%": 0.25, "75%": 0.5, "95%": 1,
-                 "highest": 4}
-    band = {quantile: 0.3 + factor * width for quantile, factor in quantiles.items()}
+    quantiles = ("lowest", "5%", "25%", "50%", "75%", "95%", "highest")
+    steps = (-5, -1, -0.5, 0.25, 0.5, 1, 4)
+    band = {quantile: 0.3 + step * width for quantile, step in zip(quantiles, steps)}
     rates = {f"word{i}": 0.3 + width * noise(name, i) for i in range(20)}
     if not by_type:
-        kl = band = None
-        rates = {}
+        kl, band, rates = None, None, {}
 
     layers = [100 + seed, 110 + seed, 120 + seed]
-    learnt = [rank + 40 * (objective == "mae") for rank in layers]
+    learnt = [rank + 40 for rank in layers] if objective == "mae" else layers
     return {
         "format": "typhoon-run-2", "run": name, "sample": False,
         "identity": {
@@ -192,10 +194,9 @@ def run_log(task="mrpc", model="tinybert", masker="typhoon", seed=0, spread=0.4,
             "data": {f"{task}/train.tsv": f"{task} train", f"{task}/dev.tsv": f"{task} dev"},
             "backbone": {"config.json": f"{model} config"}, "method": f"{masker} source"},
         "metric": {"mrpc": "f1", "cola": "matthews"}[task],
-        "source": "directory", "train_examples": 3668, "dev_examples": 408,
-        "maskable_tokens": 190000, "parameters": 1, "newly_initialised": [],
-        "environment": {"python": "3.11.0", "torch": "2.0", "numpy": "2.0", "device": "x86_64",
-                        "threads": 1},
+        "source": "directory", "train_examples": 3668, "dev_examples": 408, "parameters": 1,
+        "maskable_tokens": 190000, "newly_initialised": [],
+        "environment": {"python": "3.11.0", "torch": "2.0", "device": "x86_64", "threads": 1},
         "mlm": {
             "epochs": [
                 {"epoch": epoch, "train_loss": 2.0, "dev_loss": 3.0 if objective == "mae" else 2.5,
@@ -243,7 +244,7 @@ def numbers(capsys, *arguments):
 
 
 def chosen(rows, **values):
-    return [row for row in rows if all(row.get(key) == value for key, value in values.items())]
+    return [row for row in rows if row | values == row]
 
 
 @pytest.fixture(scope="module")
@@ -278,9 +279,8 @@ def test_the_twelve_comparisons_are_paired_by_seed(ninety, capsys):
         assert list(row["differences"].values()) == pytest.approx(differences)
         assert row["mean"] == pytest.approx(np.mean(differences))
         assert row["sd"] == pytest.approx(np.std(differences, ddof=1))
-    assert [row["p_holm"] for row in rows] == pytest.approx(stats.holm([row["p"] for row in rows]))
-    assert [row["tost_p_holm"] for row in rows] == pytest.approx(
-        stats.holm([row["tost_p"] for row in rows]))
+    for key in ("p", "tost_p"):
+        assert [row[f"{key}_holm"] for row in rows] == stats.holm([row[key] for row in rows])
 
 
 def test_one_sentence_over_all(ninety, capsys):
@@ -421,7 +421,8 @@ def test_masking_by_spread(tmp_path, capsys):
     runs = write(tmp_path / "runs", logs)
     rows = chosen(numbers(capsys, runs)["scores"], masker="typhoon")
     for row, spread in zip(rows, (0.4, 1.0)):
-        epochs = [run_log(seed=seed, spread=spread)["mlm"]["epochs"][1] for seed in (0, 1)]
+        logs = [run_log(seed=seed, spread=spread) for seed in (0, 1)]
+        epochs = [log["mlm"]["epochs"][1] for log in logs]
         assert row["spread"] == spread
         assert row["kl_mean"] == pytest.approx(np.mean([epoch["kl_mean"] for epoch in epochs]))
         assert row["kl_last"] == pytest.approx(np.mean([epoch["kl_last"] for epoch in epochs]))
@@ -481,7 +482,8 @@ def test_epoch_margin_and_alpha(ninety, capsys):
         row = chosen(report["scores"], task="mrpc", model="tinybert", masker="random")[0]
         f1 = [run_log(masker="random", seed=seed)["classifier"]["epochs"][epoch - 1]["f1"]
               for seed in range(5)]
-        assert (row["mean"], row["sd"]) == pytest.approx((np.mean(f1), np.std(f1, ddof=1)))
+        assert row["mean"] == pytest.approx(np.mean(f1))
+        assert row["sd"] == pytest.approx(np.std(f1, ddof=1))
     wide = numbers(capsys, ninety, "--margin", "0.5", "--alpha", "0.01")
     assert wide["comparisons"][0]["low"] < best["comparisons"][0]["low"]
     assert {row["finding"] for row in chosen(wide["comparisons"], kind="each")} == {
@@ -616,7 +618,8 @@ def test_places_without_logs_are_refused(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("arguments", [
-    ["--margin", "0"], ["--margin", "nan"], ["--alpha", "0"], ["--alpha", "0.5"], ["--alpha", "x"],
+    ["--margin", "0"], ["--margin", "nan"],
+    ["--alpha", "0"], ["--alpha", "0.5"], ["--alpha", "x"],
     ["--compare", "seed"], ["--compare", "spread", "--treatment", "wide"], ["--format", "html"]])
 def test_options_out_of_range_are_refused(ninety, capsys, arguments):
     refusal(capsys, ninety, *arguments)

@@ -284,16 +284,17 @@ def test_the_twelve_comparisons_are_paired_by_seed(ninety, capsys):
 
 
 def test_one_sentence_over_all(ninety, capsys):
-    report = numbers(capsys, ninety)
+    report = numbers(capsys, ninety, "--margin", "0.005")
     rows = chosen(report["comparisons"], kind="each")
     significant = sum(row["p"] < 0.05 for row in rows)
     adjusted = sum(row["p_holm"] < 0.05 for row in rows)
-    assert significant > adjusted > 0  # Holm takes something back
     zero = sum(row["low"] < 0 < row["high"] for row in rows)
-    equivalent = sum("equivalent" in row["finding"] or "small" in row["finding"] for row in rows)
+    equivalent = sum(row["finding"] in ("equivalent", "small gain") for row in rows)
+    assert significant > adjusted > 0  # Holm takes something back, here
+    assert sum(row["tost_p"] < 0.05 for row in rows) > equivalent > 0  # and here
     assert report["summary"] == [
         f"objective mlm, spread 0.4: {significant} of 12 comparisons significant (after Holm: "
-        f"{adjusted}), {zero} intervals contain zero, {equivalent} shown equivalent within 0.01."]
+        f"{adjusted}), {zero} intervals contain zero, {equivalent} shown equivalent within 0.005."]
 
 
 def test_the_best_baseline_is_the_one_with_the_higher_mean(ninety, capsys):
@@ -399,7 +400,8 @@ def test_the_objectives_are_kept_apart(tmp_path, capsys):
     logs = [run_log(masker=masker, seed=seed, objective=objective) for seed in (0, 1)
             for masker in ("random", "typhoon") for objective in ("mae", "mlm")]
     rows = numbers(capsys, write(tmp_path / "runs", logs), "--baseline", "random")["comparisons"]
-    assert [(row["objective"], row["n"]) for row in rows] == [("mae", 2), ("mlm", 2)]
+    assert [row["objective"] for row in rows] == ["mae", "mlm"]
+    assert [row["n"] for row in rows] == [2, 2]
 
 
 # ---- The other tables --------------------------------------------------------------------------
@@ -446,6 +448,9 @@ def test_a_masker_by_position_and_no_adaptation_show_a_dash(tmp_path, capsys):
 def test_effective_ranks_stand_with_the_dev_losses_of_both_objectives(tmp_path, capsys):
     logs = [run_log(masker="random", seed=seed, objective=objective, ranks=True)
             for seed in (0, 2) for objective in ("mlm", "mae")]
+    for log in logs:  # one more epoch, whose model was not kept
+        log["mlm"]["epochs"].append(log["mlm"]["epochs"][1] | {"epoch": 3, "dev_loss": 9.0})
+        log["mlm"]["last_epoch"] = 3
     text = output(capsys, write(tmp_path / "runs", logs))
     table_4 = text[text.index("Table 4."):]
     rows = [" ".join(line.split()) for line in table_4.splitlines() if " real " in line]

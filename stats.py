@@ -567,7 +567,7 @@ def report(runs: list[dict], options: argparse.Namespace) -> str:
         (f"Table 1. Scores over the seeds, {options.epoch} epoch", SCORES, of_settings, []),
         (f"Table 2. {difference}, paired by seed", COMPARISONS, compared,
          [*summary, HOW_TO_READ_2.format(**figures)]),
-        ("Table 3. Masking by spread: KL, band, agreement", MASKING, not_uniform, [HOW_TO_READ_3]),
+        ("Table 3. Masking by spread", MASKING, not_uniform, [HOW_TO_READ_3]),
         ("Table 4. Effective rank by layer", RANKS, of_layers, [HOW_TO_READ_4]),
         (f"Table 5. The luck of one seed: {difference}", LUCK, each,
          [HOW_TO_READ_5.format(**figures)])]

@@ -1,433 +1,640 @@
-"""The statistics over the run logs: is Typhoon better, how sure can one be, and what does [MASK] do to the ranks?
+"""Is Typhoon better, and how sure can one be? The statistics over the run logs of train.py.
 
     python stats.py runs/
 
-Top to bottom: the effective rank of representations; one paired comparison; which logs may be read together; the
-tables; how they are shown. Twelve comparisons, paired by seed, are the paper's [A: its abstract]; detectable
-difference, equivalence test and Holm's adjustment are ours [D]: without them "not significant" does not say how large a
-difference five seeds could have missed.
+Two runs of one seed share the classifier's first weights, the order of the data and dropout: they
+are a pair, and the mean of the paired differences has a t interval and a t test [A: the abstract's
+twelve comparisons]. That five seeds find nothing says little by itself. So beside it stand [D: our
+decisions] the difference that these pairs would have found with 80% power, the seeds that the
+margin would need, and an equivalence test (two one-sided t tests: is the true difference within
+the margin?). p values are adjusted by Holm's method, intervals are not. Rows pooled over the
+backbones let each have its own mean difference and share one variance. Collapsed runs are named,
+and count like the others.
+
+Top to bottom: one comparison; the logs; which runs are pairs; the tables; how they are shown.
 """
 import argparse
 import json
-import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
+from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
+from textwrap import fill
 
 import numpy as np
+from scipy.optimize import brentq
+from scipy.stats import ncf, rankdata, spearmanr
+from scipy.stats import t as student
 
-from glue_data import TASKS, UserError
+from glue_data import UserError
 
-METRIC = {name: task.metric for name, task in TASKS.items()}  # higher is better; accuracy for any other task
-AXES = ("task", "model", "objective", "masker", "spread", "seed")  # nothing else may differ between logs read together
-IGNORE_SPREAD = ("random", "whole-word")  # their runs are the same at every spread
+SETTING = ("task", "model", "objective", "masker", "spread", "corruption")  # with a seed: one run
+DEFAULTS = {  # --compare: (--treatment, --baseline)
+    "masker": ("typhoon", ["random", "whole-word"]),
+    "spread": ("1.0", ["0.4"]),
+    "objective": ("mae", ["mlm"]),
+    "corruption": ("80-10-10", ["mask"]),
+}
 
 
-# ---- Effective rank --------------------------------------------------------------------------------------------------
+# ---- One comparison ----------------------------------------------------------------------------
 
-def effective_rank(representations, tau: float = 0.9) -> int:
-    """The smallest k with sum_{i<=k} sigma_i^2 / sum_i sigma_i^2 >= tau, over the singular values in descending order.
+def compare(strata: Sequence[Sequence[float]], margin: float, alpha: float) -> dict:
+    """Is the mean of paired differences zero, and how far from zero could it be?
 
-    representations (N, d): an array or a tensor; 0 when N = 0 or all of it is zero. The share is compared with a
-    relative tolerance of 1e-9, so that nine of ten equal singular values reach 0.9 whatever the rounding.
-    Raises ValueError when it is not a finite matrix, or tau is not in (0, 1].
-    Source: "Representation Deficiency in Masked Language Modeling", tau = 0.9 [M].
+    strata: the differences treatment - baseline, one list for each backbone that is pooled. With
+    one list this is the paired t test, scipy.stats.ttest_rel. With several, the estimate is the
+    mean of their means and the variance is that within the lists, with sum(n) - len(strata) degrees
+    of freedom.  margin: a true difference below it counts as none.  alpha: of the tests; 1 - alpha
+    of the interval.  Without a variance (one pair, or all differences equal) there is no test.
     """
-    return _rank(representations, tau, lambda matrix: np.linalg.svd(matrix, compute_uv=False) ** 2)
+    strata = [np.asarray(stratum, float) for stratum in strata]
+    every = np.concatenate(strata)  # (n,)
+    mean = float(np.mean([stratum.mean() for stratum in strata]))
+    ahead = int((every > 0).sum())
+    row = {"n": len(every), "ahead": ahead, "mean": mean, "p": None}
+    freedom = len(every) - len(strata)
+    if freedom == 0:
+        return row | {"finding": "one pair"}
+    if all(np.ptp(stratum) == 0 for stratum in strata):
+        return row | {"finding": "all equal"}
+
+    squares = sum(((stratum - stratum.mean()) ** 2).sum() for stratum in strata)
+    deviation = float(np.sqrt(squares / freedom))
+    error = deviation * np.sqrt(sum(1 / len(stratum) for stratum in strata)) / len(strata)
+    low, high = student.interval(1 - alpha, freedom, mean, error)
+    return row | {
+        "sd": deviation,
+        "low": float(low),
+        "high": float(high),
+        "t": float(mean / error),
+        "degrees_of_freedom": freedom,
+        "p": float(2 * student.sf(abs(mean) / error, freedom)),
+        "tost_p": float(student.sf((margin - abs(mean)) / error, freedom)),  # the larger of the two
+        "d_z": mean / deviation,
+        "detectable": float(noncentrality(freedom, alpha) * error),
+        "seeds_needed": seeds_needed(deviation, len(strata), margin, alpha),
+    }
 
 
-def effective_rank_of_second_moment(second_moment, tau: float = 0.9) -> int:
-    """The same integer from H^T H (d, d), whose eigenvalues are sigma_i^2, for representations H (N, d).
+@cache
+def noncentrality(freedom: int, alpha: float, power: float = 0.8) -> float:
+    """How many standard errors from zero is a true mean that is found with this power?"""
+    critical = student.isf(alpha / 2, freedom)
 
-    The second moment can be summed batch by batch, in float64, so that memory does not grow with N.
+    def lacking(shift):  # the square of t is F with 1 degree of freedom: both tails in one
+        return ncf.sf(critical ** 2, 1, freedom, shift ** 2) - power
+
+    with np.errstate(divide="ignore"):  # scipy 1.11 warns where the result is right
+        return brentq(lacking, 0, 2 * critical + 5)
+
+
+def seeds_needed(deviation: float, strata: int, margin: float, alpha: float) -> int:
+    """The fewest seeds with which a true difference of `margin` is found with 80% power."""
+    with_many = noncentrality(100_000, alpha) * deviation / margin  # few seeds take only more
+    seeds = max(2, int(with_many ** 2 / strata))
+    while noncentrality(strata * (seeds - 1), alpha) * deviation > margin * np.sqrt(strata * seeds):
+        seeds += 1
+    return seeds
+
+
+def exact_wilcoxon(differences: Sequence[float]) -> dict[str, float]:
+    """Wilcoxon's signed-rank test: the smaller rank sum and its exact two-sided p.
+
+    scipy's exact p allows no ties, so the distribution is built here: differences of zero are left
+    out, equal sizes share their mean rank, and a fair coin decides if a rank is in the sum.
     """
-    return _rank(second_moment, tau, lambda matrix: np.linalg.eigvalsh(matrix)[::-1].clip(min=0))  # rounding: some < 0
+    differences = np.array([difference for difference in differences if difference != 0])
+    ranks = (2 * rankdata(abs(differences))).astype(int)  # doubled: whole numbers with ties too
+    probability = np.ones(1)  # of each rank sum; without a rank it is 0
+    for rank in ranks:
+        coin = np.zeros(rank + 1)
+        coin[[0, rank]] = 0.5
+        probability = np.convolve(probability, coin)
+    smaller = min(ranks[differences > 0].sum(), ranks[differences < 0].sum())
+    p = min(1.0, 2 * probability[:smaller + 1].sum())
+    return {"wilcoxon": float(smaller / 2), "wilcoxon_p": float(p)}
 
 
-def _rank(matrix, tau: float, energy_of: Callable[[np.ndarray], np.ndarray]) -> int:
-    matrix = matrix.detach().cpu().double().numpy() if hasattr(matrix, "detach") else np.asarray(matrix, np.float64)
-    if matrix.ndim != 2 or not np.isfinite(matrix).all() or not 0 < tau <= 1:
-        raise ValueError(f"expected a matrix of finite numbers and tau in (0, 1]; shape {matrix.shape}, tau {tau}")
-    cumulative = np.cumsum(energy_of(matrix))  # (d,)
-    return int(np.argmax(cumulative >= tau * cumulative[-1] * (1 - 1e-9))) + 1 if cumulative.any() else 0
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p values adjusted by Holm's method: the smallest times n, the next times n - 1, ..."""
+    order = np.argsort(p_values)
+    stepped = np.asarray(p_values)[order] * np.arange(len(order), 0, -1)
+    adjusted = np.empty(len(order))
+    adjusted[order] = np.maximum.accumulate(stepped).clip(max=1)
+    return adjusted.tolist()
 
 
-# ---- One comparison --------------------------------------------------------------------------------------------------
-
-class PairedComparison(NamedTuple):
-    """Treatment minus baseline over n pairs, in units of the metric. None: undefined, and `finding` says why."""
-    n: int  # pairs compared
-    dropped: int  # pairs left out, because a value is NaN or infinite
-    mean_difference: float | None = None
-    standard_deviation: float | None = None  # of the differences, n - 1 in the denominator
-    ci_low: float | None = None  # (1 - alpha) t interval of the mean difference
-    ci_high: float | None = None
-    t: float | None = None  # paired t test, two-sided
-    degrees_of_freedom: int | None = None
-    p_t: float | None = None
-    wilcoxon_statistic: float | None = None  # the smaller rank sum
-    p_wilcoxon: float | None = None  # two-sided, exact
-    smallest_p_wilcoxon: float | None = None  # what p_wilcoxon would be if all differences had one sign
-    d_z: float | None = None  # Cohen's d of paired samples: mean / standard deviation of the differences
-    minimum_detectable_difference: float | None = None  # with 80% power, two-sided at alpha, given this deviation
-    tost_p: float | None = None  # equivalence: two one-sided t tests that the true mean is not in (-margin, margin)
-    finding: str = ""
-
-
-def compare_paired(treatment: Sequence[float], baseline: Sequence[float], margin: float = 0.01,
-                   alpha: float = 0.05) -> PairedComparison:
-    """Is the treatment better than the baseline, pair by pair, and how sure can one be?
-
-    treatment, baseline (n,): a metric where higher is better; the i-th values belong together (the same seed).
-    margin: a true difference below it counts as none, in units of the metric.
-    Pairs with a NaN or infinite value are left out. Fewer than two pairs: no test. All differences equal (to 1e-12
-    of the largest value): the t test is undefined, and so is all that builds on its standard error.
-    Raises ValueError for unequal lengths, a margin that is not positive, an alpha outside [0.001, 0.5).
-    """
-    treatment, baseline = np.asarray(treatment, np.float64), np.asarray(baseline, np.float64)
-    if treatment.ndim != 1 or treatment.shape != baseline.shape or not (0 < margin < math.inf and 0.001 <= alpha < 0.5):
-        raise ValueError("expected two sequences of one length, margin above 0 and alpha in [0.001, 0.5), got shapes "
-                         f"{treatment.shape} and {baseline.shape}, margin {margin}, alpha {alpha}")
-    usable = np.isfinite(treatment) & np.isfinite(baseline)
-    difference = treatment[usable] - baseline[usable]  # (n,)
-    n, dropped = len(difference), int((~usable).sum())
-    if n < 2:
-        return PairedComparison(n, dropped, *difference.tolist(), finding=f"no test: {('no pairs', 'one pair')[n]}")
-    resolution = 1e-12 * max(abs(treatment[usable]).max(), abs(baseline[usable]).max())  # less is rounding
-    mean, wilcoxon = float(difference.mean()), exact_wilcoxon(difference, resolution)
-    if np.ptp(difference) <= resolution:
-        return PairedComparison(n, dropped, mean, 0.0, None, None, None, None, None, *wilcoxon,
-                                finding="test undefined: all differences are equal")
-    from scipy.stats import t as student  # here: it takes a second to import, and train.py needs only the ranks
-    deviation, freedom = float(difference.std(ddof=1)), n - 1
-    error = deviation / math.sqrt(n)
-    half_width = error * float(student.isf(alpha / 2, freedom))
-    p_t = float(2 * student.sf(abs(mean) / error, freedom))
-    tost_p = float(student.sf((margin - abs(mean)) / error, freedom))  # the larger of the two one-sided p values
-    return PairedComparison(
-        n, dropped, mean, deviation, mean - half_width, mean + half_width, mean / error, freedom, p_t, *wilcoxon,
-        mean / deviation, detectable_effect(n, alpha) * deviation, tost_p, in_words(mean, p_t, tost_p, margin, alpha))
-
-
-def in_words(mean: float, p: float, tost_p: float, margin: float, alpha: float) -> str:
-    """Absence of evidence and evidence of absence are different findings; and a difference can be real but small."""
-    equivalent = f"shown to be equivalent within {margin:g}"
+def finding(mean: float, p: float, tost_p: float, alpha: float) -> str:
+    """Absence of evidence is not evidence of absence; and a difference can be real but small."""
+    if p < alpha and tost_p < alpha:
+        return "small gain" if mean > 0 else "small loss"
     if p < alpha:
-        better = "significantly better" if mean > 0 else "significantly worse"
-        return f"{better}, yet {equivalent}" if tost_p < alpha else better
-    return equivalent if tost_p < alpha else f"no significant difference (nor equivalence within {margin:g})"
+        return "better" if mean > 0 else "worse"
+    return "equivalent" if tost_p < alpha else "undecided"
 
 
-def exact_wilcoxon(difference: np.ndarray, resolution: float = 0.0) -> tuple[float | None, float | None, float | None]:
-    """Wilcoxon's signed-rank test: (the smaller rank sum, exact two-sided p, the smallest p it could have had).
+# ---- The logs ----------------------------------------------------------------------------------
 
-    Differences (n,) within `resolution` of zero are left out; absolute values within it are tied and share their mean
-    rank. p is what the enumeration of all sign flips of these ranks gives, min(1, 2 P(rank sum <= the smaller one)),
-    with ties as without; the distribution of the rank sum is built up rank by rank instead. None when none is left.
+NULL, TEXT, WHOLE, NUMBER = type(None), (str,), (int,), (int, float)
+
+
+def take(path: Path, log, types: tuple[type, ...], *keys):
+    """The value of a log under these keys, one inside the other.
+
+    UserError: there is none, or it is of another type, or NaN or infinite.
     """
-    difference = difference[abs(difference) > resolution]
-    if not len(difference):
-        return None, None, None
-    difference = difference[np.argsort(abs(difference))]
-    tie = np.concatenate([[0], np.cumsum(np.diff(abs(difference)) > resolution)])  # (n,): which group of ties
-    size = np.bincount(tie)
-    doubled_rank = (2 * np.cumsum(size) - size + 1)[tie]  # (n,): whole numbers, 2 4 6 ... without ties
-    total, positive = int(doubled_rank.sum()), int(doubled_rank[difference > 0].sum())
-    probability = np.eye(1, total + 1)[0]  # of each doubled rank sum when signs are fair coins: at first 1, 0, 0, ...
-    for rank in doubled_rank:
-        probability = (probability + np.concatenate([np.zeros(rank), probability[:-rank]])) / 2
-    smaller = min(positive, total - positive)
-    return smaller / 2, min(1.0, float(2 * probability[:smaller + 1].sum())), 2.0 ** (1 - len(difference))
-
-
-def detectable_effect(n: int, alpha: float, power: float = 0.8) -> float:
-    """The true d_z that n pairs find significant with this power: two-sided paired t test, noncentral t."""
-    from scipy.optimize import brentq
-    from scipy.stats import nct, t as student
-    df, critical = n - 1, student.isf(alpha / 2, n - 1)  # sf(critical, df, -x): where cdf(-critical, df, x) is NaN
-    noncentrality = brentq(lambda x: nct.sf(critical, df, x) + nct.sf(critical, df, -x) - power, 0, 2 * critical + 5)
-    return float(noncentrality) / math.sqrt(n)
-
-
-def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """p values adjusted by Holm's step-down method over those that are not None."""
-    tested = sorted(p for p in p_values if p is not None)
-    adjusted = np.maximum.accumulate([min(1.0, (len(tested) - k) * p) for k, p in enumerate(tested)])
-    return [None if p is None else float(adjusted[tested.index(p)]) for p in p_values]
-
-
-# ---- The logs --------------------------------------------------------------------------------------------------------
-
-# What is read of a log, by key: a type, a range (low, high; NaN where a third entry allows it), or [each of a list].
-SCORE = (-1, 1, math.nan)
-LOG = {"sample": bool, "environment": dict, "data": {"files": dict}, "backbone": {"files": dict},
-       "configuration": {"task": str, "model": str, "objective": str, "masker": str, "spread": (0, 1), "seed": int},
-       "mlm": {"epochs": [{"epoch": int, "masked_fraction": (0, 1, math.nan), "kl_per_token": (-1, 1e9, math.nan)}],
-               "best_epoch": int, "last_epoch": int},
-       "classifier": {"epochs": [{"epoch": int, "accuracy": SCORE, "f1": SCORE, "matthews": SCORE}],
-                      "best_epoch": int, "last_epoch": int},
-       "effective_rank": [{"stage": str, "input": str, "tokens": str, "layers": [(0, 1e9)]}]}
-
-
-def check(value, expected, where: str) -> None:
-    """UserError unless the value of a log at `where` is as LOG says."""
-    kind = expected if isinstance(expected, type) else type(expected)
-    right, wanted = type(value) is kind, kind.__name__
-    if kind is tuple:
-        wanted, nan_is_fine = f"a number from {expected[0]} to {expected[1]}", len(expected) == 3
-        right = type(value) in (int, float) and (expected[0] <= value <= expected[1] or value != value and nan_is_fine)
-    if not right:
-        raise UserError(f"{where}: expected {wanted}, found {'nothing' if value is None else repr(value)[:40]}; "
-                        "the log was edited or is of another version: move it away and run again")
-    if isinstance(expected, dict):
-        for key in expected:
-            check(value.get(key), expected[key], f"{where}.{key}")
-    elif isinstance(expected, list):
-        for i, item in enumerate(value):
-            check(item, expected[0], f"{where}[{i}]")
+    value = log
+    try:
+        for key in keys:
+            value = value[key]
+        found = repr(value)[:40]
+        if type(value) in types and (type(value) not in NUMBER or abs(value) < 1e9):
+            return value
+    except (LookupError, TypeError):
+        found = "missing"
+    name = ".".join(str(key) for key in keys)
+    raise UserError(f"{path}: {name} is {found}; move the log away and run again")
 
 
 def read_log(path: Path, epoch: str) -> dict:
-    """One log, checked; its axes, and each stage's figures at the "best" or "last" epoch, become top-level keys."""
+    """What the tables need of one log, with each stage's figures at its "best" or "last" epoch."""
     try:
         log = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); give run logs, or the folder that has them") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read as JSON ({error}); logs are written whole: move it away and run again")
-    if not isinstance(log, dict) or log.get("format") != "typhoon-run-1":
-        raise UserError(f"{path} is not a run log of train.py, its format is not typhoon-run-1: move it away")
-    log = {"effective_rank": []} | log  # there only with --effective-rank
-    check(log, LOG, f"{path}: log")
-    for stage, keys in (("classifier", ("accuracy", "f1", "matthews")), ("mlm", ("masked_fraction", "kl_per_token"))):
-        figures = {0: {}} if stage == "mlm" else {}  # 0: there was no adaptation
-        figures |= {record["epoch"]: record for record in log[stage]["epochs"]}
-        number = log[stage][f"{epoch}_epoch"]
-        if number not in figures:
-            raise UserError(f"{path}: log.{stage}.epochs lacks the {epoch}_epoch, {number}: move it away and run again")
-        log |= {key: figures[number].get(key) for key in keys}
-    axes = {axis: log["configuration"][axis] for axis in AXES}
-    return log | axes | {"path": path, "score": log[METRIC.get(axes["task"], "accuracy")]}
+    except Exception as error:
+        raise UserError(f"{path} cannot be read ({error}); give run logs or their folder") from None
+    get = partial(take, path, log)
+    if get(TEXT, "format") != "typhoon-run-2":
+        raise UserError(f"{path}: format is not typhoon-run-2; move the log away and run again")
+
+    here = ("classifier", "epochs", get(WHOLE, "classifier", f"{epoch}_epoch") - 1)
+    run = {key: get(TEXT, "identity", key) for key in SETTING if key != "spread"} | {
+        "spread": get((*NUMBER, NULL), "identity", "spread"),
+        "seed": get(WHOLE, "identity", "seed"),
+        "path": path,
+        "sample": get((bool,), "sample"),
+        "identity": get((dict,), "identity"),
+        "environment": get((dict,), "environment"),
+        "metric": get(TEXT, "metric"),
+        "score": get(NUMBER, *here, get(TEXT, "metric")),
+        "collapsed": get(NUMBER, *here, "matthews") == 0,  # one class was predicted for all
+        "rates": {token: get(NUMBER, "mlm", "frequent_rates", token)
+                  for token in get((dict,), "mlm", "frequent_rates")},
+    }
+    if number := get(WHOLE, "mlm", f"{epoch}_epoch"):  # 0: there was no adaptation
+        here = ("mlm", "epochs", number - 1)
+        run |= {key: get((*NUMBER, NULL), *here, key) for key in ("kl_mean", "kl_last")}
+        if get((dict, NULL), *here, "band") is not None:
+            run |= {key: get(NUMBER, *here, "band", key) for key in ("5%", "50%", "95%")}
+    if number := get(WHOLE, "mlm", "best_epoch"):  # whose model is kept, and has the ranks
+        run["dev_loss"] = get(NUMBER, "mlm", "epochs", number - 1, "dev_loss")
+    run["ranks"] = []
+    for i in range(len(get((list,), "effective_rank"))):
+        here = ("effective_rank", i)
+        record = {key: get(TEXT, *here, key) for key in ("input", "tokens", "stage")}
+        layers = range(len(get((list,), *here, "layers")))
+        record["layers"] = [get(NUMBER, *here, "layers", layer) for layer in layers]
+        run["ranks"].append(record)
+    return run
 
 
-def read_logs(paths: Sequence[str | Path], epoch: str = "best") -> list[dict]:
-    """All the logs of these files, and of these directories (their own *.json, not those of folders below), by axes.
+def read_logs(paths: Iterable[str | Path], epoch="best", compared="masker") -> list[dict]:
+    """The runs of these files, and of these folders (their own *.json), that belong together.
 
-    UserError for what is no run log, and for logs that do not belong together: one run twice, sample and real runs,
-    other files of one task or backbone, or any option that differs and is not an axis.
+    UserError: no log, one run twice, or runs that differ in more than their setting and seed.
     """
-    logs, first = [], {}  # first: what must agree -> its value, and the first log that has it
+    runs = []
     for path in map(Path, paths):
-        files = sorted(file for file in path.glob("*.json") if file.name[0] != ".") if path.is_dir() else [path]
+        files = [path]
+        if path.is_dir():
+            files = sorted(file for file in path.glob("*.json") if file.name[0] != ".")
         if not files:
-            raise UserError(f"{path} holds no run log (*.json); train.py writes them where its --out says")
-        logs += [read_log(file, epoch) for file in files]
-    options = sorted({option for log in logs for option in log["configuration"]}.difference(AXES))
-    for log in logs:
-        path, run = log["path"], tuple(log[axis] for axis in AXES)
-        if run in first:
-            raise UserError(f"{first[run][1]} and {path} are logs of one run; keep one of them")
-        facts = {f"--{option.replace('_', '-')}": log["configuration"].get(option) for option in options
-                 if option != "decoder_layers" or log["objective"] == "mae"}  # MLM has no decoder
-        facts = {"being of the made-up sample": log["sample"], f"the data files of {log['task']}": log["data"]["files"],
-                 f"the files of the model {log['model']}": log["backbone"]["files"]} | facts | {run: None}
-        for fact, value in facts.items():
-            other, other_path = first.setdefault(fact, (value, path))
-            if other != value:
-                values = "" if isinstance(value, dict) else f" ({other} and {value})"
-                raise UserError(f"{other_path} and {path} differ in {fact}{values}; only {', '.join(AXES)} may differ "
-                                "between logs that are read together: move one away, or name those that belong together")
-    return sorted(logs, key=lambda log: [log[axis] for axis in AXES])
+            raise UserError(f"{path} holds no run log (*.json); train.py writes them to its --out")
+        runs += [read_log(file, epoch) for file in files]
+
+    first = {}  # what must agree, or be there once -> its value, and the log that had it first
+    for run in runs:
+        one_run = tuple(run[key] for key in (*SETTING, "seed"))
+        if one_run in first:
+            raise UserError(f"{first[one_run][1]} and {run['path']} are one run; keep one of them")
+        for fact, value in (facts(run, compared) | {one_run: None}).items():
+            other, path = first.setdefault(fact, (value, run["path"]))
+            if value != other:
+                raise UserError(f"{path} and {run['path']} differ in {fact}, so they are no pair; "
+                                "name the logs that belong together, or move one away")
+    return runs
 
 
-# ---- The tables, each a list of rows ---------------------------------------------------------------------------------
+def facts(run: dict, compared: str) -> dict:
+    """By name, what must be the same in all runs that are read together."""
+    free = {"task", "model", "objective", "masker", "spread", "seed", compared}
+    of = {"data": "task", "backbone": "model", "method": "masker", "decoder_layers": "objective"}
+    agreed = {"sample": run["sample"], "their options": sorted(run["identity"])}
+    for option, value in run["identity"].items():
+        if option in of:
+            agreed[f"{option} of {run[of[option]]}"] = value
+        elif option not in free:
+            agreed[option] = value
+    return agreed
 
-def grouped(logs: list[dict], *axes: str) -> list[tuple[dict, list[dict]]]:
-    """[(the axes of a group, its logs)]; the logs are sorted, so a group stands together."""
-    return [(dict(zip(axes, key)), list(group)) for key, group in groupby(logs, lambda log: [log[a] for a in axes])]
+
+# ---- Which runs are pairs ----------------------------------------------------------------------
+
+def grouped(rows: Iterable[dict], keys: Iterable[str]) -> list[tuple[dict, list]]:
+    """[({key: value}, the rows that have these values)], in the order of the values; null first."""
+    def values(row):
+        return [(row[key] is not None, row[key]) for key in keys]
+
+    groups = {}
+    for row in sorted(rows, key=values):
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return [(dict(zip(keys, group)), members) for group, members in groups.items()]
 
 
-def summaries(logs: list[dict], axes: Sequence[str], figures: Sequence[str]) -> list[dict]:
-    """Tables 1 and 3: n, mean and standard deviation of the figures over the seeds; None where n is too small."""
+def lend(runs: list[dict], keys: list[str]) -> list[dict]:
+    """A run that does not use the spread (null) stands at every spread that others like it have."""
+    lent = []
+    for _, group in grouped(runs, [key for key in keys if key != "spread"]):
+        spreads = {run["spread"] for run in group if run["spread"] is not None}
+        for run in group:
+            if run["spread"] is None and spreads:
+                lent += [run | {"spread": spread} for spread in spreads]
+            else:
+                lent.append(run)
+    return lent
+
+
+def pairs(runs: list[dict], options: argparse.Namespace, notes: list[str]) -> list[tuple]:
+    """[(setting, baseline, {seed: (run of the treatment, run of the baseline)})]
+
+    The two differ in their value on the compared axis and in nothing else. What has no partner is
+    noted.
+    """
+    axis, treatment, baselines = options.compare, options.treatment, options.baseline
+    found = []
+    keys = [key for key in SETTING if key != axis]
+    chosen = [run for run in runs if run[axis] in (treatment, *baselines)]
+    for setting, group in grouped(lend(chosen, keys), keys):
+        treated = {run["seed"]: run for run in group if run[axis] == treatment}
+        for baseline in baselines:
+            others = {run["seed"]: run for run in group if run[axis] == baseline}
+            both = sorted(treated.keys() & others.keys())
+            for value, seeds in ((baseline, treated), (treatment, others)):
+                if alone := seeds.keys() - both:
+                    notes.append(f"{where(setting)}: no {value} run for seed {listed(alone)}.")
+            if both:
+                paired = {seed: (treated[seed], others[seed]) for seed in both}
+                found.append((setting, baseline, paired))
+    if not found:
+        notes.append(f"Nothing to compare: no pair of {axis} {treatment} and a baseline.")
+    return found
+
+
+def where(setting: dict) -> str:
+    shown = [key for key in SETTING[:-1] if setting.get(key) is not None]
+    return ", ".join(f"{key} {setting[key]}" for key in shown)
+
+
+def listed(seeds: Iterable[int]) -> str:
+    return ", ".join(str(seed) for seed in sorted(seeds))
+
+
+# ---- The tables, each a list of rows -----------------------------------------------------------
+
+def scores(runs: list[dict]) -> list[dict]:
+    """Tables 1 and 3: the scores over the seeds, and how far from uniform the masking was."""
     rows = []
-    for row, group in grouped(logs, *axes):
-        row["metric"] = METRIC.get(row["task"], "accuracy")
-        for figure in figures:
-            values = [log[figure] for log in group if log[figure] is not None and log[figure] == log[figure]]
-            row |= {f"{figure}_n": len(values), f"{figure}_mean": float(np.mean(values)) if values else None,
-                    f"{figure}_sd": float(np.std(values, ddof=1)) if len(values) > 1 else None}
+    for setting, group in grouped(runs, SETTING):
+        values = [run["score"] for run in group]
+        row = setting | {"metric": group[0]["metric"], "n": len(group)}
+        row["scores"] = {run["seed"]: run["score"] for run in group}
+        row["mean"] = float(np.mean(values))
+        row["sd"] = float(np.std(values, ddof=1)) if len(values) > 1 else None
+        for key in ("kl_mean", "kl_last", "5%", "50%", "95%"):
+            row[key] = mean_of(group, key)
+        row["agreement"] = agreement([run["rates"] for run in group])
+        if collapsed := sum(run["collapsed"] for run in group):
+            row["collapsed"] = collapsed
         rows.append(row)
     return rows
 
 
-def comparisons(logs: list[dict], treatment: str, baselines: list[str], margin: float, alpha: float,
-                notes: list[str]) -> list[dict]:
-    """Table 2: treatment minus each baseline, paired by seed; p values after Holm over its rows, of t and TOST apart.
+def mean_of(runs: list[dict], key: str) -> float | None:
+    values = [run[key] for run in runs if run.get(key) is not None]
+    return float(np.mean(values)) if values else None
 
-    What could not be paired goes into `notes`. A baseline that ignores the spread lends the one run it has of a seed
-    at another spread: it would be the same run.
-    """
+
+def agreement(rates: list[dict[str, float]]) -> float | None:
+    """Do two seeds rank the tokens alike? Spearman's correlation, mean over all pairs of seeds."""
+    correlations = []
+    for one, other in combinations(rates, 2):
+        common = sorted(one.keys() & other.keys())
+        columns = [[side[token] for token in common] for side in (one, other)]
+        if all(len(set(column)) > 1 for column in columns):  # uniform masking ranks nothing
+            correlations.append(spearmanr(*columns).statistic)
+    return float(np.mean(correlations)) if correlations else None
+
+
+def comparisons(runs: list[dict], options: argparse.Namespace, notes: list[str]) -> list[dict]:
+    """Tables 2 and 5: each comparison; the one with the best baseline again; pooled backbones."""
+    test = partial(compare, margin=options.margin, alpha=options.alpha)
+    each = []
+    for setting, baseline, paired in pairs(runs, options, notes):
+        # Scores come of a thousand predictions or so: a difference of 1e-12 is rounding.
+        differences = {seed: round(treated["score"] - other["score"], 12)
+                       for seed, (treated, other) in paired.items()}
+        values = list(differences.values())
+        row = {"kind": "each", **setting, "baseline": baseline, "differences": differences}
+        row |= test([values]) | exact_wilcoxon(values) | {"one_seed": one_seed(differences)}
+        row["baseline_mean"] = mean_of([other for _, other in paired.values()], "score")
+        each.append(row)
+
+        collapsed = [seed for seed, both in paired.items() if any(run["collapsed"] for run in both)]
+        rest = [differences[seed] for seed in differences if seed not in collapsed]
+        if collapsed and rest:
+            row["without_collapsed"] = test([rest])
+            notes.append(f"{where(setting)}, {options.treatment} - {baseline}: {interval(row)}; "
+                         f"without seed {listed(collapsed)}: {interval(row['without_collapsed'])}.")
+
+    keys = [key for key in SETTING if key != options.compare]
+    best = with_best_baseline(each, keys)
+    pooled = over_backbones(each, [key for key in keys if key != "model"], test)
+    family = [key for key in keys if key not in ("task", "model")]  # its tests differ in these
+    for rows in (each, pooled):
+        for setting, members in grouped(rows, family):
+            adjust(members, where(setting), options.alpha)
+    return each + best + pooled
+
+
+def with_best_baseline(each: list[dict], keys: list[str]) -> list[dict]:
+    """Of each setting with several baselines, the row of the one with the highest mean score."""
     rows = []
-    for axes, group in grouped(logs, "task", "model", "objective"):
-        of = {masker: [log for log in group if log["masker"] == masker] for masker in (treatment, *baselines)}
-        notes += [f"{' '.join(axes.values())}: no {masker} run to compare." for masker in of if not of[masker]]
-        for at_spread, treated in grouped(of[treatment], "spread"):
-            treated, spread = {log["seed"]: log for log in treated}, at_spread["spread"]
-            for baseline in filter(of.get, baselines):
-                runs = Counter(log["seed"] for log in of[baseline])
-                others = {log["seed"]: log for log in of[baseline] if log["spread"] == spread
-                          or baseline in IGNORE_SPREAD and runs[log["seed"]] == 1}
-                seeds = sorted(treated.keys() & others.keys())
-                scores = [[side[seed]["score"] for seed in seeds] for side in (treated, others)]
-                rows.append({"number": len(rows) + 1, **axes, "spread": spread, "treatment": treatment,
-                             "baseline": baseline, "seeds": seeds, **compare_paired(*scores, margin, alpha)._asdict()})
-                notes += [f"Comparison {len(rows)} {what} seed {', '.join(map(str, sorted(some)))}." for what, some in (
-                    (f"has no {baseline} run at its spread for", treated.keys() - others.keys()),
-                    (f"has no {treatment} run for", others.keys() - treated.keys()),
-                    (f"takes from another spread, which {baseline} ignores, its run for",
-                     {seed for seed in seeds if others[seed]["spread"] != spread})) if some]
-    for row, p, tost_p in zip(rows, holm([row["p_t"] for row in rows]), holm([row["tost_p"] for row in rows])):
-        row |= {"p_holm": p, "tost_p_holm": tost_p}
-        if p is not None:
-            row["finding"] = in_words(row["mean_difference"], p, tost_p, margin, alpha)
-    for n, p in sorted({(row["n"], row["smallest_p_wilcoxon"] or 0) for row in rows}):
-        if p > alpha:
-            zeros = n - round(1 - math.log2(p))  # the test leaves differences of zero out
-            notes.append(f"With n = {n}{f', {zeros} of them without a difference,' * (zeros > 0)} the exact Wilcoxon test "
-                         f"cannot reach {alpha:g}: its smallest p is {p:g}.")
+    for _, group in grouped(each, keys):
+        if len(group) > 1:
+            best = max(group, key=lambda row: row["baseline_mean"])
+            rows.append(best | {"kind": "best", "finding": "vs best"})
     return rows
 
 
-def ranks(logs: list[dict]) -> list[dict]:
-    """Table 4: effective rank per layer, mean over the seeds; MLM and MAE-LM side by side at each stage."""
-    of_log, of_record, ranks_of = ("task", "model", "masker", "spread"), ("input", "tokens"), {}
-    for log in logs:
-        for record in log["effective_rank"]:
-            for layer, rank in enumerate(record["layers"]):
-                row = (*(log[name] for name in of_log), *(record[name] for name in of_record), layer)
-                ranks_of.setdefault(row, {}).setdefault(f"{record['stage']}/{log['objective']}", []).append(rank)
-    return [dict(zip((*of_log, *of_record, "layer"), row))
-            | {column: float(np.mean(values)) for column, values in ranks_of[row].items()} for row in sorted(ranks_of)]
+def over_backbones(each: list[dict], keys: list[str], test: Callable) -> list[dict]:
+    """The rows that differ in the model only, as one comparison stratified by model."""
+    rows = []
+    for setting, group in grouped(each, [*keys, "baseline"]):
+        if len(group) > 1:
+            row = setting | {"kind": "pooled", "model": f"{len(group)} pooled"}
+            rows.append(row | test([list(row["differences"].values()) for row in group]))
+    return rows
 
 
-# ---- How they are shown ----------------------------------------------------------------------------------------------
+def adjust(rows: list[dict], family: str, alpha: float) -> None:
+    """Holm's method over the tests of one family, for difference and for equivalence apart."""
+    rows = [row for row in rows if row["p"] is not None]
+    differ = holm([row["p"] for row in rows])
+    equal = holm([row["tost_p"] for row in rows])
+    for row, p, tost_p in zip(rows, differ, equal):
+        row |= {"family": family, "p_holm": p, "tost_p_holm": tost_p}
+        row["finding"] = finding(row["mean"], p, tost_p, alpha)
 
-SETTING, SCORES = "task model objective spread:g", "metric n=score_n:d mean=score_mean:.4f sd=score_sd:.4f"
-TABLES = [  # (rows, title, columns: [heading=]key[:format]; without a format it is a text, aligned to the left)
-    ("table_1", "Table 1. Scores over the seeds, {epoch} epoch",
-     f"{SETTING} masker {SCORES} accuracy=accuracy_mean:.4f sd=accuracy_sd:.4f"),
-    ("table_2", "Table 2a. {treatment} minus baseline, paired by seed: mean and its {confidence:g}% interval",
-     f"#=number:d {SETTING} baseline n:d mean=mean_difference:+.4f low=ci_low:+.4f high=ci_high:+.4f "
-     "sd=standard_deviation:.4f"),
-    ("table_2", "Table 2b. Paired t, exact Wilcoxon (W), detectable at 80% power, equivalence (TOST, {margin:g})",
-     "#=number:d t:.2f p=p_t:.3g Holm=p_holm:.3g W=wilcoxon_statistic:g p=p_wilcoxon:.3g d_z:.2f "
-     "detectable=minimum_detectable_difference:.4f TOST=tost_p:.3g Holm=tost_p_holm:.3g"),
-    ("table_2", "Table 2c. Findings for {treatment}, by the p after Holm", "#=number:d task model baseline finding"),
-    ("table_3", "Table 3. {treatment}: KL from uniform masking (nats per token) and fraction masked, by spread",
-     f"{SETTING} KL=kl_per_token_mean:.2e masked=masked_fraction_mean:.4f {SCORES}"),
-    ("table_4", "Table 4. Effective rank (tau 0.9), mean over the seeds, by stage and objective",
-     "task model masker spread:g input tokens layer:d before/mlm:.1f before/mae:.1f adapted/mlm:.1f adapted/mae:.1f "
-     "fine-tuned/mlm:.1f fine-tuned/mae:.1f")]
+
+def in_one_sentence(rows: list[dict], margin: float, alpha: float) -> list[str]:
+    """What the comparisons say together: a sentence for each family of them."""
+    sentences = []
+    tested = [row for row in rows if row["kind"] == "each" and row["p"] is not None]
+    for family, group in grouped(tested, ["family"]):
+        significant = sum(row["p"] < alpha for row in group)
+        adjusted = sum(row["p_holm"] < alpha for row in group)
+        with_zero = sum(row["low"] <= 0 <= row["high"] for row in group)
+        equivalent = sum(row["tost_p_holm"] < alpha for row in group)
+        sentences.append(
+            f"{family['family']}: {significant} of {len(group)} comparisons significant "
+            f"(after Holm: {adjusted}), {with_zero} intervals contain zero, "
+            f"{equivalent} shown equivalent within {margin:g}.")
+    return sentences
+
+
+def interval(row: dict) -> str:
+    if row["p"] is None:
+        return f"{row['mean']:+.4f} ({row['finding']})"
+    return f"{row['mean']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}]"
+
+
+def one_seed(differences: dict[int, float]) -> str:
+    low = min(differences, key=differences.get)
+    high = max(differences, key=differences.get)
+    return (f"anything from {differences[low]:+.4f} (seed {low}) "
+            f"to {differences[high]:+.4f} (seed {high})")
+
+
+def ranks(runs: list[dict]) -> list[dict]:
+    """Table 4: effective ranks, mean over the seeds; the objectives of one stage stand together."""
+    rows = []
+    keys = ("task", "model", "masker", "spread", "corruption", "input", "tokens")
+    order = {"before": 0, "adapted": 1, "fine-tuned": 2}
+    records = [run | record | {"order": order.get(record["stage"])}
+               for run in runs for record in run["ranks"]]
+    for setting, group in grouped(records, (*keys, "order", "stage", "objective")):
+        layers = np.mean([run["layers"] for run in group], axis=0).tolist()
+        row = setting | {"n": len(group), "layers": layers, "dev_loss": None}
+        row["by_layer"] = " ".join(f"{rank:.0f}" for rank in layers)
+        if setting["stage"] == "adapted":
+            row["dev_loss"] = mean_of(group, "dev_loss")
+        rows.append(row)
+    return rows
+
+
+def about_runs(runs: list[dict]) -> list[str]:
+    """Collapsed runs, and environments that differ."""
+    notes = [f"{run['path'].name} collapsed into one class (Matthews exactly 0 at the reported "
+             "epoch); it counts in every result." for run in runs if run["collapsed"]]
+    for key in sorted({key for run in runs for key in run["environment"]}):
+        values = Counter(str(run["environment"].get(key)) for run in runs)
+        if len(values) > 1:
+            split = ", ".join(f"{value} in {number}" for value, number in values.items())
+            notes.append(f"Runs differ in {key}: {split}.")
+    return notes
+
+
+# ---- How they are shown ------------------------------------------------------------------------
+
+# A column: (heading, key of the row, format); without a format it is text, aligned to the left.
+SETTINGS = [(key, key, "") for key in SETTING]
+SCORES = SETTINGS + [
+    ("metric", "metric", ""), ("n", "n", "d"), ("mean", "mean", ".4f"),
+    ("sd", "sd", ".4f"), ("collapsed", "collapsed", "d")]
+COMPARISONS = SETTINGS + [
+    ("baseline", "baseline", ""), ("mean", "mean", "+.4f"), ("low", "low", "+.4f"),
+    ("high", "high", "+.4f"), ("p", "p_holm", ".2g"), ("detectable", "detectable", ".4f"),
+    ("ahead", "ahead", "d"), ("of", "n", "d"), ("finding", "finding", "")]
+MASKING = SETTINGS + [
+    ("mean KL", "kl_mean", ".1e"), ("last KL", "kl_last", ".1e"), ("5%", "5%", ".3f"),
+    ("50%", "50%", ".3f"), ("95%", "95%", ".3f"), ("agree", "agreement", ".2f"),
+    ("n", "n", "d"), ("score", "mean", ".4f"), ("sd", "sd", ".4f")]
+RANKS = [column for column in SETTINGS if column[1] != "objective"] + [
+    ("input", "input", ""), ("tokens", "tokens", ""), ("stage", "stage", ""),
+    ("objective", "objective", ""), ("dev loss", "dev_loss", ".2f"), ("by layer", "by_layer", "")]
+LUCK = SETTINGS + [
+    ("baseline", "baseline", ""), ("ahead", "ahead", "d"), ("of", "n", "d"),
+    ("with one seed one might have reported", "one_seed", ""), ("seeds", "seeds_needed", "d")]
+
+HOW_TO_READ_2 = """\
+Low and high: the {percent:g}% interval, unadjusted. p and findings are adjusted (Holm, over the \
+comparisons that differ in task, model and baseline only; pooled rows among themselves). \
+Detectable: the true difference that so many pairs find with 80% power. Findings: better or worse, \
+p below {alpha:g}; equivalent, shown to be within {margin:g}; small gain or loss, both; undecided, \
+neither. vs best: the comparison with the baseline of the higher mean score, repeated; chosen by \
+its result, it is not tested again."""
+HOW_TO_READ_3 = """\
+KL in nats per token. 5, 50, 95%: rates of the tokens. Agree: correlation of two seeds' rankings \
+of the frequent tokens. Uniform masking (KL 0) is left out."""
+HOW_TO_READ_4 = """\
+Dev loss: the objective's own, of the adapted model. A rank after little learning says little."""
+HOW_TO_READ_5 = """\
+Seeds: how many find a true difference of {margin:g} with 80% power. For comparison, the authors' \
+2023 code came with single runs (random / whole-word / Typhoon): MRPC F1 .777 / .825 / .850, \
+CoLA Matthews .150 / .202 / .160."""
+
+
+def table(title: str, columns: list[tuple], rows: list[dict], style: str) -> str:
+    """One aligned table for a terminal ("text"), a README ("markdown") or a paper ("latex").
+
+    A setting that is one in all rows goes into the title; a column that no row has is left out.
+    """
+    values = {key: {row.get(key) for row in rows} for key in SETTING}
+    same = [key for key in SETTING if len(values[key]) == 1 and key != "task"]
+    if fixed := where({key: rows[0].get(key) for key in same}):
+        title += f" ({fixed})"
+    columns = [column for column in columns if column[1] not in same]
+    columns = [column for column in columns if any(column[1] in row for row in rows)]
+
+    cells = [[heading for heading, _, _ in columns]]
+    for row in rows:
+        cells.append(["-" if row.get(key) is None else format(row[key], form)
+                      for _, key, form in columns])
+    cells = [[escaped(text, style) for text in line] for line in cells]
+    widths = [max(2, *map(len, column)) for column in zip(*cells)]
+    aligned = [">" if form else "<" for _, _, form in columns]
+    heading, *body = [[f"{text:{side}{width}}" for text, side, width in zip(line, aligned, widths)]
+                      for line in cells]
+    rule = ["-" * width for width in widths]
+
+    if style == "text":
+        lines = ["  ".join(line).rstrip() for line in (heading, rule, *body)]
+        return "\n".join([title, "", *lines])
+    if style == "markdown":
+        colons = [":" if side == ">" else "-" for side in aligned]
+        rule = [dashes[1:] + colon for dashes, colon in zip(rule, colons)]
+        lines = ["| " + " | ".join(line) + " |" for line in (heading, rule, *body)]
+        return "\n".join([title, "", *lines])
+    sides = "".join("r" if side == ">" else "l" for side in aligned)
+    heading, *body = [" & ".join(line) + r" \\" for line in (heading, *body)]
+    return "\n".join([
+        rf"\begin{{table}}\caption{{{escaped(title.split('. ', 1)[1], style)}}}",
+        rf"\begin{{tabular}}{{{sides}}}",
+        r"\hline", heading, r"\hline", *body, r"\hline",
+        r"\end{tabular}\end{table}"])
 
 
 def escaped(text: str, style: str) -> str:
-    return re.sub({"text": "(?!)", "markdown": "[|]", "latex": "[&%$#_{}]"}[style], r"\\\g<0>", text)
+    if style == "markdown":
+        return text.replace("|", r"\|")
+    if style == "latex":
+        text = re.sub(r"([&%$#_{}])", r"\\\1", text)
+        return re.sub(r"(?<!\w)-(?=\d)", "$-$", text)  # a minus, not a hyphen
+    return text
 
 
-def table(title: str, columns: str, rows: list[dict], style: str) -> str:
-    """One aligned table for a terminal ("text"), a README ("markdown") or a paper ("latex")."""
-    names, _, forms = zip(*(column.partition(":") for column in columns.split()))
-    headings, _, keys = zip(*(name.rpartition("=") for name in names))
-    lines = [[heading or key for heading, key in zip(headings, keys)]] + [
-        ["-" if row.get(key) is None else format(row[key], form) for key, form in zip(keys, forms)] for row in rows]
-    lines = [[escaped(text, style) for text in line] for line in lines]
-    width = [max(2, *map(len, column)) for column in zip(*lines)]
-    if style != "latex":
-        lines.insert(1, ["-" * (w - 1) + ("-:"[style == "markdown" and form != ""]) for w, form in zip(width, forms)])
-    lines = [[text.rjust(w) if form else text.ljust(w) for text, w, form in zip(line, width, forms)] for line in lines]
-    if style != "latex":
-        left, between, right = ("| ", " | ", " |") if style == "markdown" else ("", "  ", "")
-        return "\n".join([title, ""] + [(left + between.join(line) + right).rstrip() for line in lines])
-    heading, *body = (re.sub(r"(?<!\w)-(?=\d)", "$-$", " & ".join(line)) + r" \\" for line in lines)
-    return "\n".join([rf"\begin{{table}}\caption{{{escaped(title.split('. ', 1)[1], style)}}}",
-                      rf"\begin{{tabular}}{{{''.join('r' if form else 'l' for form in forms)}}}", r"\hline", heading,
-                      r"\hline", *body, r"\hline", r"\end{tabular}\end{table}"])
+def report(runs: list[dict], options: argparse.Namespace) -> str:
+    """All that the runs say."""
+    notes = about_runs(runs)
+    of_settings = scores(runs)
+    compared = comparisons(runs, options, notes)
+    of_layers = ranks(runs)
+    summary = in_one_sentence(compared, options.margin, options.alpha)
+    if options.format == "json":
+        return json.dumps({
+            "sample": runs[0]["sample"], "runs": len(runs), "options": vars(options),
+            "scores": of_settings, "comparisons": compared, "effective_rank": of_layers,
+            "summary": summary, "notes": notes}, indent=1, allow_nan=False)
+
+    figures = {"percent": 100 * (1 - options.alpha), **vars(options)}
+    difference = f"{options.treatment} minus baseline"
+    not_uniform = [row for row in of_settings if row["kl_last"] != 0]
+    each = [row for row in compared if row["kind"] == "each"]
+    tables = [
+        (f"Table 1. Scores over the seeds, {options.epoch} epoch", SCORES, of_settings, []),
+        (f"Table 2. {difference}, paired by seed", COMPARISONS, compared,
+         [*summary, HOW_TO_READ_2.format(**figures)]),
+        ("Table 3. Masking by spread", MASKING, not_uniform, [HOW_TO_READ_3]),
+        ("Table 4. Effective rank by layer", RANKS, of_layers, [HOW_TO_READ_4]),
+        (f"Table 5. The luck of one seed: {difference}", LUCK, each,
+         [HOW_TO_READ_5.format(**figures)])]
+    shown = []
+    if runs[0]["sample"]:
+        shown.append("SAMPLE: these runs are on made-up data; they say nothing about MRPC or CoLA.")
+    for title, columns, rows, below in tables:
+        if rows:
+            shown.append(table(title, columns, rows, options.format))
+            shown += [paragraph(text, options.format) for text in below]
+    shown += [paragraph(f"Note: {note}", options.format) for note in notes]
+    return "\n\n".join(shown)
 
 
-def forest_plot(rows: list[dict], margin: float) -> str:
-    """The intervals of Table 2 on one scale, in 80 columns."""
-    labels = [f"{row['number']:>3} {row['task']} {row['model']} {row['baseline']}"[:40] for row in rows]
-    left = max(map(len, labels)) + 1 | 1  # odd, so that zero gets a column of its own
-    reach = max(margin, *(abs(row[key] or 0) for row in rows for key in ("mean_difference", "ci_low", "ci_high")))
-    half = (79 - left) // 2
-    lines = ["Intervals of Table 2a: [--o--], with | at zero and : at the margins", "",
-             f"{'':{left}}{-reach:<{half}.4f}0{reach:>{half}.4f}"]
-    for label, row in zip(labels, rows):
-        axis = [" "] * (2 * half + 1)
-        for sign, value in zip("::|[]o", (-margin, margin, 0, row["ci_low"], row["ci_high"], row["mean_difference"])):
-            if value is not None:
-                axis[half + round(value / reach * half)] = sign
-        axis = re.sub(r"\[.*]", lambda interval: interval[0].replace(" ", "-"), "".join(axis))
-        lines.append(f"{label:{left}}{axis}".rstrip())
-    return "\n".join(lines)
+def paragraph(text: str, style: str) -> str:
+    return fill(text, 98) if style == "text" else escaped(text, style)
 
 
-def shown(numbers: dict, style: str) -> str:
-    if style == "json":
-        return json.dumps(numbers, indent=1, allow_nan=False)
-    parts = ["SAMPLE: these runs are on made-up data; they say nothing about MRPC or CoLA."] * numbers["sample"]
-    parts += [table(title.format(**numbers), columns, numbers[rows], style)
-              for rows, title, columns in TABLES if numbers[rows]]
-    if numbers["table_2"] and style != "latex":  # a paper has better means of drawing
-        fence = "```\n" * (style == "markdown")
-        parts.append(f"{fence}{forest_plot(numbers['table_2'], numbers['margin'])}\n{fence}".rstrip())
-    return "\n\n".join(parts + [escaped(f"Note: {note}", style) for note in numbers["notes"]])
+# ---- The command -------------------------------------------------------------------------------
+
+def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], allow_abbrev=False)
+    parser.error = lambda message: parser.exit(2, f"stats.py: {' '.join(message.split())}\n")
+    add = parser.add_argument
+    add("paths", nargs="*", default=["runs"], metavar="PATH",
+        help="logs or folders (default: runs)")
+    add("--compare", choices=list(DEFAULTS), default="masker",
+        help="what the two of a pair differ in (default: masker)")
+    add("--treatment", metavar="VALUE", help="(defaults: typhoon, 1.0, mae, 80-10-10)")
+    add("--baseline", nargs="+", metavar="VALUE",
+        help="what it is compared with (defaults: random whole-word, 0.4, mlm, mask)")
+    add("--epoch", choices=["best", "last"], default="best", help="of each stage (default: best)")
+    add("--margin", type=float, default=0.01, help="less is no difference (default: 0.01)")
+    add("--alpha", type=float, default=0.05, help="of tests and intervals (default: 0.05)")
+    add("--format", choices=["text", "markdown", "latex", "json"], default="text",
+        help="(default: text)")
+    options = parser.parse_args(arguments)
+    if not (0 < options.margin < 1 and 0.001 <= options.alpha <= 0.4):
+        parser.error("--margin must lie between 0 and 1, --alpha between 0.001 and 0.4")
+
+    treatment, baselines = DEFAULTS[options.compare]
+    options.treatment = options.treatment or treatment
+    options.baseline = options.baseline or baselines
+    if options.compare == "spread":
+        try:
+            options.treatment = float(options.treatment)
+            options.baseline = [float(spread) for spread in options.baseline]
+        except ValueError as error:
+            parser.error(f"spreads are numbers: {error}")
+    options.baseline = [value for value in dict.fromkeys(options.baseline)
+                        if value != options.treatment]
+    return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
-    parser.add_argument("paths", nargs="*", default=["runs"], metavar="PATH", help="logs or folders (default: runs)")
-    parser.add_argument("--treatment", default="typhoon", metavar="MASKER", help="(default: typhoon)")
-    parser.add_argument("--baseline", nargs="+", default=["random", "whole-word"], metavar="MASKER",
-                        help="what it is compared with (default: random whole-word)")
-    parser.add_argument("--epoch", choices=["best", "last"], default="best", help="of each stage (default: best)")
-    parser.add_argument("--margin", type=float, default=0.01, metavar="X", help="for equivalence (default: 0.01)")
-    parser.add_argument("--alpha", type=float, default=0.05, metavar="P", help="of tests and intervals (default: 0.05)")
-    parser.add_argument("--format", choices="text markdown latex json".split(), default="text", help="(default: text)")
-    parser.error = lambda message: parser.exit(2, f"stats.py: {' '.join(message.split())}; see python stats.py --help\n")
-    options = parser.parse_args(arguments)
-    options.baseline = [name for name in dict.fromkeys(options.baseline) if name != options.treatment]
+    options = read_options(arguments)
     try:
-        if not (0 < options.margin < math.inf and 0.001 <= options.alpha < 0.5):
-            raise UserError("--margin must be above 0, --alpha from 0.001 to below 0.5")
-        print(report(read_logs(options.paths, options.epoch), options), flush=True)
+        runs = read_logs(options.paths, options.epoch, options.compare)
+        print(report(runs, options), flush=True)
         return 0
     except KeyboardInterrupt:
-        print("stats.py: stopped by SIGINT", file=sys.stderr)
         return 130
-    except (UserError, OSError, UnicodeError) as error:  # the latter two: standard output takes no more, or not this
+    except (UserError, OSError, UnicodeError) as error:  # the latter two: of standard output
         print(f"stats.py: {error}", file=sys.stderr)
+        if isinstance(error, OSError):
+            sys.stdout = None  # it takes no more, nor will it at the exit
         return 2
-
-
-def report(logs: list[dict], options: argparse.Namespace) -> str:
-    """All that the logs say, as tables and notes."""
-    notes = [f"{log['path'].name}: its score is NaN and counts nowhere." for log in logs if math.isnan(log["score"])]
-    for key in sorted({key for log in logs for key in log["environment"]}):
-        values = Counter(str(log["environment"].get(key)) for log in logs)
-        if len(values) > 1:
-            notes.append(f"Runs differ in {key}: {', '.join(f'{value} in {n}' for value, n in values.items())}.")
-    return shown({
-        "sample": logs[0]["sample"], "runs": len(logs), **vars(options), "confidence": 100 * (1 - options.alpha),
-        "notes": notes, "table_1": summaries(logs, AXES[:5], ("score", "accuracy")),
-        "table_2": comparisons(logs, options.treatment, options.baseline, options.margin, options.alpha, notes),
-        "table_3": summaries([log for log in logs if log["masker"] == options.treatment], AXES[:5],
-                             ("kl_per_token", "masked_fraction", "score")),
-        "table_4": ranks(logs)}, options.format)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Makes tests/golden/stats.json: what pingouin, statsmodels and scipy say about a few hundred random paired samples.
+"""Makes tests/golden/stats.json: what pingouin, statsmodels and scipy say about random samples.
 
-    python tests/make_stats_golden.py        (needs pingouin and statsmodels, which the project itself does not)
+    python tests/make_stats_golden.py        (needs pingouin and statsmodels, unlike the project)
 
-Every figure comes from their functions or from exact rational arithmetic; nothing of stats.py is used.
+Every figure comes from their functions or exact rational arithmetic; stats.py is not used.
 """
 import json
 import statistics
@@ -10,48 +10,63 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pingouin
 from scipy import integrate, optimize, special
 from scipy.stats import PermutationMethod, chi, rankdata
+from statsmodels.formula.api import ols
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import DescrStatsW, ttost_paired
 
-SAMPLES, P_VALUE_LISTS = 320, 30
 pingouin.options["round"] = None
 
 
-def detectable_effect(n: int, alpha: float) -> float:
-    """d_z with 80% power by statsmodels, checked against a direct integral over the sample's standard deviation."""
-    def power(d: float) -> float:
-        two_sided = TTestPower().power(d, n, alpha)  # NaN where scipy cannot say how tiny the other tail is
-        return two_sided if two_sided == two_sided else TTestPower().power(d, n, alpha / 2, alternative="larger")
+def power(shift: float, freedom: int, alpha: float) -> float:
+    """Of a two-sided t test, when the true mean is `shift` standard errors from zero."""
+    two_sided = TTestPower().power(shift, 1, alpha, df=freedom)
+    if np.isnan(two_sided):  # where scipy cannot say how tiny the other tail is
+        return TTestPower().power(shift, 1, alpha / 2, df=freedom, alternative="larger")
+    return float(two_sided)
 
+
+def detectable_shift(freedom: int, alpha: float) -> float:
+    """Found with 80% power; checked against an integral over the sample's standard deviation."""
     highest = 1.0
-    while power(highest) < 0.8:
+    while power(highest, freedom, alpha) < 0.8:
         highest *= 1.5
-    effect = optimize.brentq(lambda d: power(d) - 0.8, 0.1, highest, xtol=1e-14, rtol=1e-15)
-    df, critical, shift = n - 1, -special.stdtrit(n - 1, alpha / 2), effect * n ** 0.5
+    shift = optimize.brentq(lambda x: power(x, freedom, alpha) - 0.8, 0.1, highest, xtol=1e-13)
+    critical = -special.stdtrit(freedom, alpha / 2)
 
     def integrand(s):  # s: the sample's standard deviation / the true one
         rejected = special.ndtr(shift - critical * s) + special.ndtr(-shift - critical * s)
-        return rejected * chi.pdf(s, df, scale=df ** -0.5)
+        return rejected * chi.pdf(s, freedom, scale=freedom ** -0.5)
 
-    total = sum(integrate.quad(integrand, low, low + 0.125, epsabs=1e-13)[0] for low in np.arange(0, 8, 0.125))
-    assert abs(total - 0.8) < 1e-9, (n, alpha, total)
-    return effect
+    total = sum(integrate.quad(integrand, low, low + 0.125, epsabs=1e-13)[0]
+                for low in np.arange(0, 8, 0.125))
+    assert abs(total - 0.8) < 1e-9, (freedom, alpha, total)
+    return shift
 
 
-def draw(index: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, list[Fraction]]:
-    """treatment, baseline and their exact differences; every fourth sample of 3 to 12 pairs has ties and zeros."""
+def seeds_needed(deviation: float, strata: int, margin: float, alpha: float) -> int:
+    seeds = 2
+    while power(margin * np.sqrt(strata * seeds) / deviation, strata * (seeds - 1), alpha) < 0.8:
+        seeds += 1
+    return seeds
+
+
+def draw(index: int, random: np.random.Generator) -> tuple:
+    """treatment, baseline, exact differences; every fourth sample of 3 to 12 pairs has ties."""
     n = 2 + index % 29
+    tied = index % 4 == 3 and 3 <= n <= 12
     while True:
-        deviation, shift = random.choice([0.002, 0.01, 0.05]), random.choice([0.0, 0.003, -0.02])
-        tied = index % 4 == 3 and 3 <= n <= 12
-        decimals, deviation = (2, 0.02) if tied else (6, deviation)
-        baseline = np.round(random.uniform(0.2, 0.9) + deviation * random.standard_normal(n), decimals)
+        deviation, decimals = (0.02, 2) if tied else (random.choice([0.002, 0.01, 0.05]), 6)
+        shift = random.choice([0.0, 0.003, -0.02])
+        baseline = random.uniform(0.2, 0.9) + deviation * random.standard_normal(n)
         treatment = np.round(baseline + shift + deviation * random.standard_normal(n), decimals)
-        difference = [Fraction(repr(float(x))) - Fraction(repr(float(y))) for x, y in zip(treatment, baseline)]
+        baseline = np.round(baseline, decimals)
+        difference = [Fraction(repr(float(x))) - Fraction(repr(float(y)))
+                      for x, y in zip(treatment, baseline)]
         has_ties = len({abs(d) for d in difference} - {0}) < n
         if len(set(difference)) > 1 and has_ties == tied:
             return treatment, baseline, difference
@@ -59,39 +74,74 @@ def draw(index: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarra
 
 def sample(index: int, random: np.random.Generator) -> dict:
     treatment, baseline, difference = draw(index, random)
-    margin, alpha = float(random.choice([0.005, 0.01, 0.02])), float(random.choice([0.01, 0.05, 0.1]))
-    n, mean, deviation = len(difference), float(statistics.mean(difference)), float(statistics.stdev(difference))
-    exact = np.array([float(d) for d in difference])  # ties are ties here, which treatment - baseline would break
+    margin = float(random.choice([0.005, 0.01, 0.02]))
+    alpha = float(random.choice([0.01, 0.05, 0.1]))
+    n, mean = len(difference), float(statistics.mean(difference))
+    deviation = float(statistics.stdev(difference))
+    exact = np.array([float(d) for d in difference])  # ties are ties, which x - y would break
     nonzero = [d for d in difference if d]
     ranks = rankdata([float(abs(d)) for d in nonzero])
     positive = sum(rank for d, rank in zip(nonzero, ranks) if d > 0)
     enumeration = PermutationMethod(n_resamples=np.inf)
-    wilcoxon = pingouin.wilcoxon(exact, method=enumeration if len(set(ranks)) < n else "exact").iloc[0]
+    method = enumeration if len(set(ranks)) < n else "exact"
     t_test = pingouin.ttest(treatment, baseline, paired=True).iloc[0]
     tost_p = float(pingouin.tost(treatment, baseline, bound=margin, paired=True)["pval"].iloc[0])
     assert abs(tost_p - ttost_paired(treatment, baseline, -margin, margin)[0]) < 1e-9
     low, high = DescrStatsW(exact).tconfint_mean(alpha)
-    fields = {
-        "n": n, "mean_difference": mean, "standard_deviation": deviation, "ci_low": float(low), "ci_high": float(high),
-        "t": float(t_test["T"]), "degrees_of_freedom": int(t_test["dof"]), "p_t": float(t_test["p_val"]),
-        "wilcoxon_statistic": float(min(positive, sum(ranks) - positive)), "p_wilcoxon": float(wilcoxon["p_val"]),
-        "d_z": mean / deviation, "minimum_detectable_difference": detectable_effect(n, alpha) * deviation,
-        "tost_p": tost_p}
-    return {"treatment": treatment.tolist(), "baseline": baseline.tolist(), "margin": margin, "alpha": alpha,
-            "fields": fields}
+    return {
+        "treatment": treatment.tolist(), "baseline": baseline.tolist(),
+        "margin": margin, "alpha": alpha,
+        "expected": {
+            "n": n, "ahead": sum(d > 0 for d in difference), "mean": mean, "sd": deviation,
+            "low": float(low), "high": float(high), "t": float(t_test["T"]),
+            "degrees_of_freedom": int(t_test["dof"]), "p": float(t_test["p_val"]),
+            "tost_p": tost_p, "d_z": mean / deviation,
+            "detectable": detectable_shift(n - 1, alpha) * deviation / n ** 0.5,
+            "seeds_needed": seeds_needed(deviation, 1, margin, alpha)},
+        "wilcoxon": {
+            "wilcoxon": float(min(positive, sum(ranks) - positive)),
+            "wilcoxon_p": float(pingouin.wilcoxon(exact, method=method).iloc[0]["p_val"])}}
+
+
+def pooled(random: np.random.Generator) -> dict:
+    """A linear model with a mean for each backbone; its intercept is the mean of these means."""
+    sizes = random.integers(1, 7, random.integers(2, 5))
+    sizes[0] += 1  # at least one degree of freedom
+    means = random.normal(0, 0.01, len(sizes))
+    strata = [np.round(random.normal(mean, 0.01, size), 6) for mean, size in zip(means, sizes)]
+    data = pandas.DataFrame([{"backbone": f"backbone{k}", "difference": float(d)}
+                             for k, stratum in enumerate(strata) for d in stratum])
+    model = ols("difference ~ C(backbone, Sum)", data).fit()
+    alpha, margin = 0.05, 0.01
+    low, high = model.conf_int(alpha).loc["Intercept"]
+    error, deviation = model.bse["Intercept"], float(np.sqrt(model.mse_resid))
+    lower = model.t_test(f"Intercept = {-margin}").tvalue.item()  # is it above -margin?
+    upper = model.t_test(f"Intercept = {margin}").tvalue.item()  # is it below +margin?
+    freedom = int(model.df_resid)
+    return {
+        "strata": [stratum.tolist() for stratum in strata], "margin": margin, "alpha": alpha,
+        "expected": {
+            "n": len(data), "mean": float(model.params["Intercept"]), "sd": deviation,
+            "low": float(low), "high": float(high), "t": float(model.tvalues["Intercept"]),
+            "degrees_of_freedom": freedom, "p": float(model.pvalues["Intercept"]),
+            "tost_p": float(special.stdtr(freedom, max(-lower, upper))),
+            "detectable": float(detectable_shift(freedom, alpha) * error),
+            "seeds_needed": seeds_needed(deviation, len(strata), margin, alpha)}}
 
 
 def p_values(random: np.random.Generator) -> dict:
-    raw = np.round(random.uniform(0, 1, random.integers(1, 25)) ** 3, 2)  # rounded: ties, zeros and ones
+    raw = np.round(random.uniform(0, 1, random.integers(1, 25)) ** 3, 2)  # ties, zeros and ones too
     return {"p_values": raw.tolist(), "holm": multipletests(raw, method="holm")[1].tolist()}
 
 
 if __name__ == "__main__":
     generator = np.random.default_rng(20260)
-    golden = {"samples": [sample(index, generator) for index in range(SAMPLES)],
-              "holm": [p_values(generator) for _ in range(P_VALUE_LISTS)]}
+    golden = {"samples": [sample(index, generator) for index in range(87)],
+              "pooled": [pooled(generator) for _ in range(30)],
+              "holm": [p_values(generator) for _ in range(30)]}
     path = Path(__file__).parent / "golden" / "stats.json"
-    path.parent.mkdir(exist_ok=True)
-    lines = {key: ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows) for key, rows in golden.items()}
-    path.write_text("{" + ",\n".join(f'"{key}": [\n{rows}\n]' for key, rows in lines.items()) + "}\n")
+    lines = {key: ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
+             for key, rows in golden.items()}
+    parts = ",\n".join(f'"{key}": [\n{rows}\n]' for key, rows in lines.items())
+    path.write_text("{" + parts + "}\n")
     print(f"{path}: {path.stat().st_size} bytes")

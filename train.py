@@ -169,87 +169,6 @@ def mlm_dev_loss(settings: Namespace, model: torch.nn.Module, dev: EncodedSplit,
     return finite(losses, "MLM dev", epoch).sum().item() / max(selected.sum().item(), 1)
 
 
-# ---- What the masker does, for the log ----------------------------------------------------------
-
-QUANTILES = {"lowest": 0, "5%": .05, "25%": .25, "50%": .5, "75%": .75, "95%": .95, "highest": 1}
-ENOUGH_TOKENS = 100  # a type with fewer in the training set is not named as masked most or least
-FREQUENT_TYPES = 200
-
-
-def state_of(masker: typhoon.RandomMasker) -> Tensor:
-    """(2,): KL per token from uniform masking, and the share of the training tokens whose type has
-    a score, as of now. NaN for what this masker does not have."""
-    rates, seen = masker.rates(), masker.seen
-    none = torch.full((), math.nan, dtype=torch.float64, device=masker.frequency.device)
-    kl = none if rates is None else typhoon.kl_from_uniform(rates, masker.frequency, masker.budget)
-    share_seen = none if seen is None else (masker.frequency * seen).sum()
-    return torch.stack([kl, share_seen])
-
-
-def describe_masking(masker: typhoon.RandomMasker, inputs: Inputs, states: list[Tensor]) -> dict:
-    """An epoch's masking: KL and the share seen, their mean over the steps and at the end; the band
-    of the rates by now, as quantiles weighted by token frequency; and the types at its ends."""
-    kl_mean, seen_mean = torch.stack(states).mean(0).tolist()
-    kl_last, seen_last = state_of(masker).tolist()
-    record = {"kl_mean": kl_mean, "kl_last": kl_last,
-              "seen_mean": seen_mean, "seen_last": seen_last}
-    record = {key: value if math.isfinite(value) else None for key, value in record.items()}
-    record |= {"band": None, "mean_deviation": None, "most_masked": [], "least_masked": []}
-    rates = masker.rates()
-    if rates is None:
-        return record
-    rates, frequency = rates.cpu(), masker.frequency.cpu()
-    occurring = (frequency > 0).nonzero().flatten()
-    ascending = occurring[rates[occurring].argsort(stable=True)]  # types by their rate
-    share = frequency[ascending].cumsum(0)  # of the tokens, up to each type
-    record["band"] = {name: rates[ascending[(share < quantile - 1e-9).sum()]].item()
-                      for name, quantile in QUANTILES.items()}
-    record["mean_deviation"] = (frequency * (rates - masker.budget).abs()).sum().item()
-    if record["band"]["lowest"] < record["band"]["highest"]:
-        named = [{"token": inputs.tokenizer.tokens[v], "rate": rates[v].item()}
-                 for v in ascending.tolist()
-                 if frequency[v] * inputs.maskable_tokens >= ENOUGH_TOKENS]
-        record["most_masked"] = list(reversed(named[-10:]))
-        record["least_masked"] = named[:10]
-    return record
-
-
-def frequent_rates(masker: typhoon.RandomMasker, inputs: Inputs) -> dict[str, float]:
-    """The rates of the most frequent types, by which rankings of different seeds are compared."""
-    rates = masker.rates()
-    if rates is None:
-        return {}
-    by_frequency = inputs.frequency.cpu().argsort(descending=True, stable=True)
-    return {inputs.tokenizer.tokens[v]: round(rates[v].item(), 6)
-            for v in by_frequency[:FREQUENT_TYPES].tolist() if inputs.frequency[v] > 0}
-
-
-def report_mlm_epoch(settings: Namespace, record: dict, seconds: float) -> None:
-    """Print an epoch's line and the band of its rates; what is wrong with the masking is printed as
-    a NOTICE and added to the record."""
-    kl = "-" if record["kl_mean"] is None else f"{record['kl_mean']:.2e}"
-    print(f"  mlm {record['epoch']}/{settings.mlm_epochs}: train loss {record['train_loss']:.4f}, "
-          f"dev loss {record['dev_loss']:.4f}, masked {record['masked_fraction']:.4f}, "
-          f"KL per token {kl}, {seconds:.1f} s")
-    band, ends = record["band"], ""
-    if record["most_masked"]:
-        most, least = record["most_masked"][0], record["least_masked"][0]
-        ends = (f"; masked most \"{most['token']}\" {most['rate']:.3f}, "
-                f"least \"{least['token']}\" {least['rate']:.3f}")
-    if band and band["lowest"] < band["highest"]:
-        print(f"    rates: 5% {band['5%']:.3f}  50% {band['50%']:.3f}  95% {band['95%']:.3f} "
-              f"(budget {settings.budget:.3f}){ends}")
-    record["notices"] = []
-    if band and None in (record["kl_mean"], record["kl_last"]):
-        record["notices"].append("the masker's rates are NaN, negative or above 1")
-    if abs(record["masked_fraction"] - settings.budget) > 0.02:
-        record["notices"].append(f"{record['masked_fraction']:.3f} of the tokens were masked, but "
-                                 f"the budget is {settings.budget}")
-    for notice in record["notices"]:
-        print(f"NOTICE: {run_name(settings)}, epoch {record['epoch']}: {notice}")
-    sys.stdout.flush()
-
-
 # ---- Stage 2: fine-tuning, and the score --------------------------------------------------------
 
 def fine_tune(settings: Namespace, inputs: Inputs, classifier: models.Classifier) -> dict:
@@ -372,6 +291,87 @@ def finite(losses: list[Tensor], stage: str, epoch: int) -> Tensor:
     return fetched
 
 
+# ---- What the masker does, for the log ----------------------------------------------------------
+
+QUANTILES = {"lowest": 0, "5%": .05, "25%": .25, "50%": .5, "75%": .75, "95%": .95, "highest": 1}
+ENOUGH_TOKENS = 100  # a type with fewer in the training set is not named as masked most or least
+FREQUENT_TYPES = 200
+
+
+def state_of(masker: typhoon.RandomMasker) -> Tensor:
+    """(2,): KL per token from uniform masking, and the share of the training tokens whose type has
+    a score, as of now. NaN for what this masker does not have."""
+    rates, seen = masker.rates(), masker.seen
+    none = torch.full((), math.nan, dtype=torch.float64, device=masker.frequency.device)
+    kl = none if rates is None else typhoon.kl_from_uniform(rates, masker.frequency, masker.budget)
+    share_seen = none if seen is None else (masker.frequency * seen).sum()
+    return torch.stack([kl, share_seen])
+
+
+def describe_masking(masker: typhoon.RandomMasker, inputs: Inputs, states: list[Tensor]) -> dict:
+    """An epoch's masking: KL and the share seen, their mean over the steps and at the end; the band
+    of the rates by now, as quantiles weighted by token frequency; and the types at its ends."""
+    kl_mean, seen_mean = torch.stack(states).mean(0).tolist()
+    kl_last, seen_last = state_of(masker).tolist()
+    record = {"kl_mean": kl_mean, "kl_last": kl_last,
+              "seen_mean": seen_mean, "seen_last": seen_last}
+    record = {key: value if math.isfinite(value) else None for key, value in record.items()}
+    record |= {"band": None, "mean_deviation": None, "most_masked": [], "least_masked": []}
+    rates = masker.rates()
+    if rates is None:
+        return record
+    rates, frequency = rates.cpu(), masker.frequency.cpu()
+    occurring = (frequency > 0).nonzero().flatten()
+    ascending = occurring[rates[occurring].argsort(stable=True)]  # types by their rate
+    share = frequency[ascending].cumsum(0)  # of the tokens, up to each type
+    record["band"] = {name: rates[ascending[(share < quantile - 1e-9).sum()]].item()
+                      for name, quantile in QUANTILES.items()}
+    record["mean_deviation"] = (frequency * (rates - masker.budget).abs()).sum().item()
+    if record["band"]["lowest"] < record["band"]["highest"]:
+        named = [{"token": inputs.tokenizer.tokens[v], "rate": rates[v].item()}
+                 for v in ascending.tolist()
+                 if frequency[v] * inputs.maskable_tokens >= ENOUGH_TOKENS]
+        record["most_masked"] = list(reversed(named[-10:]))
+        record["least_masked"] = named[:10]
+    return record
+
+
+def frequent_rates(masker: typhoon.RandomMasker, inputs: Inputs) -> dict[str, float]:
+    """The rates of the most frequent types, by which rankings of different seeds are compared."""
+    rates = masker.rates()
+    if rates is None:
+        return {}
+    by_frequency = inputs.frequency.cpu().argsort(descending=True, stable=True)
+    return {inputs.tokenizer.tokens[v]: round(rates[v].item(), 6)
+            for v in by_frequency[:FREQUENT_TYPES].tolist() if inputs.frequency[v] > 0}
+
+
+def report_mlm_epoch(settings: Namespace, record: dict, seconds: float) -> None:
+    """Print an epoch's line and the band of its rates; what is wrong with the masking is printed as
+    a NOTICE and added to the record."""
+    kl = "-" if record["kl_mean"] is None else f"{record['kl_mean']:.2e}"
+    print(f"  mlm {record['epoch']}/{settings.mlm_epochs}: train loss {record['train_loss']:.4f}, "
+          f"dev loss {record['dev_loss']:.4f}, masked {record['masked_fraction']:.4f}, "
+          f"KL per token {kl}, {seconds:.1f} s")
+    band, ends = record["band"], ""
+    if record["most_masked"]:
+        most, least = record["most_masked"][0], record["least_masked"][0]
+        ends = (f"; masked most \"{most['token']}\" {most['rate']:.3f}, "
+                f"least \"{least['token']}\" {least['rate']:.3f}")
+    if band and band["lowest"] < band["highest"]:
+        print(f"    rates: 5% {band['5%']:.3f}  50% {band['50%']:.3f}  95% {band['95%']:.3f} "
+              f"(budget {settings.budget:.3f}){ends}")
+    record["notices"] = []
+    if band and None in (record["kl_mean"], record["kl_last"]):
+        record["notices"].append("the masker's rates are NaN, negative or above 1")
+    if abs(record["masked_fraction"] - settings.budget) > 0.02:
+        record["notices"].append(f"{record['masked_fraction']:.3f} of the tokens were masked, but "
+                                 f"the budget is {settings.budget}")
+    for notice in record["notices"]:
+        print(f"NOTICE: {run_name(settings)}, epoch {record['epoch']}: {notice}")
+    sys.stdout.flush()
+
+
 # ---- Effective rank -----------------------------------------------------------------------------
 
 def effective_rank(second_moment: Tensor, tau: float = 0.9) -> int:
@@ -456,30 +456,24 @@ def run(settings: Namespace, inputs: Inputs) -> tuple[dict, models.Classifier]:
     fine_tuned = time.perf_counter()
     measure("fine-tuned")
 
-    seconds = {"mlm": adapted - started, "classifier": fine_tuned - adapted,
-               "total": time.perf_counter() - started}
     log = {"format": "typhoon-run-2", "run": run_name(settings),
-           "sample": inputs.source == "sample", "identity": identity(settings, inputs),
-           "metric": TASKS[settings.task].metric, **facts(settings, inputs, classifier),
+           "sample": inputs.source == "sample", "source": inputs.source,
+           "identity": identity(settings, inputs), "metric": TASKS[settings.task].metric,
+           "train_examples": len(inputs.train.lengths), "dev_examples": len(inputs.dev.lengths),
+           "maskable_tokens": inputs.maskable_tokens,
+           "parameters": sum(parameter.numel() for parameter in classifier.parameters()),
+           "newly_initialised": classifier.newly_initialised, "environment": environment(settings),
            "mlm": mlm_record, "classifier": classifier_record, "effective_rank": ranks,
-           "seconds": seconds}
+           "seconds": {"mlm": adapted - started, "classifier": fine_tuned - adapted,
+                       "total": time.perf_counter() - started}}
     return log, classifier
 
 
-def facts(settings: Namespace, inputs: Inputs, classifier: models.Classifier) -> dict:
-    """What a reader of the log wants to know besides."""
+def environment(settings: Namespace) -> dict:
     on_cuda = settings.device == "cuda"
-    return {
-        "source": inputs.source,
-        "train_examples": len(inputs.train.lengths),
-        "dev_examples": len(inputs.dev.lengths),
-        "maskable_tokens": inputs.maskable_tokens,
-        "parameters": sum(parameter.numel() for parameter in classifier.parameters()),
-        "newly_initialised": classifier.newly_initialised,
-        "environment": {
-            "python": platform.python_version(), "torch": torch.__version__,
+    return {"python": platform.python_version(), "torch": torch.__version__,
             "numpy": numpy.__version__, "threads": torch.get_num_threads(),
-            "device": torch.cuda.get_device_name() if on_cuda else platform.machine()}}
+            "device": torch.cuda.get_device_name() if on_cuda else platform.machine()}
 
 
 # ---- The run log --------------------------------------------------------------------------------

@@ -284,10 +284,9 @@ def copy_of_weights(model: torch.nn.Module) -> dict[str, Tensor]:
 def finite(losses: list[Tensor], stage: str, epoch: int) -> Tensor:
     """An epoch's losses (steps,), fetched from the device at once. RunFailed at NaN or infinity."""
     fetched = torch.stack(losses).double().cpu()
-    broken = (~fetched.isfinite()).nonzero().flatten().tolist()
-    if broken:
-        raise RunFailed(f"the {stage} loss is {fetched[broken[0]]:g} at epoch {epoch}, "
-                        f"step {broken[0] + 1} of {len(fetched)}; try a lower learning rate")
+    if not fetched.isfinite().all():
+        raise RunFailed(f"the {stage} loss is NaN or infinite in epoch {epoch}; "
+                        "try a lower learning rate")
     return fetched
 
 

@@ -536,7 +536,8 @@ def test_a_loss_that_overflows_fails_its_run_alone(inputs, tmp_path, capsys):
         assert command(*inputs[:4], "--model", huge, inputs[5], "--mlm-epochs", epochs,
                        "--cls-epochs", 1, "--out", tmp_path / stage) == 1
         error = capsys.readouterr().err
-        assert f"the {stage} loss is nan at epoch 1, step 1" in error and error.count("\n") == 1
+        assert f"the {stage} loss is NaN or infinite in epoch 1" in error
+        assert error.count("\n") == 1
         assert os.listdir(tmp_path / stage) == [f"{TYPHOON}.json"]
     out = tmp_path / "rank"
     assert command(*inputs[:4], "--model", huge, "--effective-rank", "--out", out) == 1

@@ -89,7 +89,7 @@ def load_task(task: str, split: str, data_dir: str | Path) -> list[Example]:
     examples = []
     for number, line in numbered:
         fields = line.split("\t")
-        wrong = None
+        wrong = ""
         if len(fields) != columns:
             wrong = f"{len(fields)} columns, not {columns} separated by tabs"
         elif fields[label_column] not in ("0", "1"):
@@ -120,7 +120,7 @@ def read_bytes(path: str | Path) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); check that it is there") from error
+        raise UserError(f"{path} cannot be read ({error.strerror}); is it there?") from error
 
 
 def sha256_of(path: str | Path) -> str:
@@ -290,7 +290,8 @@ def read_tokenizer(files: dict[str, Path]) -> tuple[dict, list, dict]:
         options = {option: content["normalizer"][option] for option in OPTIONS}
     else:
         tokens = "\n".join(read_lines(files["vocab.txt"])).rstrip("\n").split("\n")
-        vocabulary, options = {token: number for number, token in enumerate(tokens)}, {}
+        vocabulary = {token: number for number, token in enumerate(tokens)}
+        options = {}
         decoder = config.get("added_tokens_decoder", {})  # id, a string -> token
         added = [entry | {"id": int(number)} for number, entry in decoder.items()]
     for option, key in OPTIONS.items():  # tokenizer_config.json has the last word

@@ -1,4 +1,4 @@
-"""The embedded sample: its script makes the committed files, and they are what the script's docstring says."""
+"""The embedded sample: its script makes the committed files, which are what its docstring says."""
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -28,14 +28,15 @@ def test_sizes_labels_and_no_sentence_in_both_splits(task):
         examples = load_task(task, split, SAMPLE)
         assert len(examples) == SIZES[task, split]
         assert 0.65 < sum(example.label for example in examples) / len(examples) < 0.75
-        sentences[split] = [text for e in examples for text in (e.text_a, e.text_b) if text is not None]
+        sentences[split] = [example.text_a for example in examples]
+        sentences[split] += [example.text_b for example in examples if example.text_b is not None]
         assert len(set(sentences[split])) == len(sentences[split])
     assert set(sentences["train"]).isdisjoint(sentences["dev"])
 
 
 @pytest.mark.parametrize("task", ["mrpc", "cola"])
 def test_length_does_not_give_the_label_away(task):
-    """The commonest training label among texts of the same lengths is no better a guess on dev than the majority."""
+    """On dev, the commonest training label of the same lengths is no better than the majority."""
     def lengths(example):
         return len(example.text_a.split()) // 2, len((example.text_b or "").split()) // 2
 
@@ -52,7 +53,7 @@ def test_length_does_not_give_the_label_away(task):
 def test_every_word_is_known_and_some_have_several_pieces():
     """Without words of several pieces, whole-word masking would be random masking."""
     tokenizer = Tokenizer.from_pretrained(SAMPLE / "bert")
-    assert tokenizer.special_ids == [0, 1, 2, 3, 4]
+    assert tokenizer.tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     pieces = words = 0
     for task, split in SIZES:
         for example in load_task(task, split, SAMPLE):
@@ -68,18 +69,24 @@ def test_every_word_is_known_and_some_have_several_pieces():
 def test_the_checkpoint_is_whole(capsys):
     assert MaskedLM.from_pretrained(SAMPLE / "bert").newly_initialised == []
     assert capsys.readouterr().out == ""
-    assert Classifier.from_pretrained(SAMPLE / "bert").newly_initialised == ["classifier.weight", "classifier.bias"]
+    classifier = Classifier.from_pretrained(SAMPLE / "bert")
+    assert classifier.newly_initialised == ["classifier.weight", "classifier.bias"]
 
 
 def test_the_checkpoint_has_learnt_to_read():
     """Far better than chance at a masked word that the other sentence of the pair gives away."""
-    tokenizer, model = Tokenizer.from_pretrained(SAMPLE / "bert"), MaskedLM.from_pretrained(SAMPLE / "bert").eval()
-    right, pairs = 0, [e for e in load_task("mrpc", "dev", SAMPLE) if e.label][:50]
+    tokenizer = Tokenizer.from_pretrained(SAMPLE / "bert")
+    model = MaskedLM.from_pretrained(SAMPLE / "bert").eval()
+    pairs = [example for example in load_task("mrpc", "dev", SAMPLE) if example.label][:50]
+    right = 0
     for example in pairs:
         encoding = tokenizer.encode(example.text_a, example.text_b)
-        ids, segments = torch.tensor([encoding.ids]), torch.tensor([encoding.segments])
-        position = max(i for i, piece in enumerate(encoding.ids) if encoding.ids.count(piece) == 2 and piece > 4)
-        truth, ids[0, position] = encoding.ids[position], tokenizer.mask_id
+        ids = torch.tensor([encoding.ids])  # (1, T)
+        segments = torch.tensor([encoding.segments])
+        position = max(i for i, piece in enumerate(encoding.ids)
+                       if encoding.ids.count(piece) == 2 and piece > tokenizer.mask_id)
+        ids[0, position] = tokenizer.mask_id
         with torch.no_grad():
-            right += int(model(ids, segments, torch.ones_like(ids, dtype=torch.bool))[0, position].argmax() == truth)
+            logits = model(ids, segments, torch.ones_like(ids, dtype=torch.bool))  # (1, T, V)
+        right += int(logits[0, position].argmax() == encoding.ids[position])
     assert right > 0.6 * len(pairs)

@@ -1,6 +1,6 @@
 """The embedded sample: a small MRPC, a small CoLA and a tiny pretrained BERT, all from the grammar in this file.
 
-    python tests/sample/make_sample.py [DIRECTORY]        (default: this folder; about 5 minutes on one CPU)
+    python tests/sample/make_sample.py DIRECTORY        (about 5 minutes on one CPU; makes DIRECTORY/bert, a new one)
 
 It stands in where the real data cannot be had; its figures say nothing about MRPC, CoLA or English. The same machine,
 Python and torch make the same bytes.
@@ -244,14 +244,14 @@ def wrong_pieces(ids: list[int], sound: list[int]) -> list[float]:
 
 
 def pretrain(directory: Path, held_out: set[str], steps: int = 5000, batch_size: int = 32, width: int = 128) -> None:
-    """Write the vocabulary and the model, which has not seen the held-out sentences."""
+    """Make the directory of the model and its vocabulary. The model has not seen the held-out sentences."""
+    if directory.exists():
+        sys.exit(f"{directory} is there already; move it away, or give another DIRECTORY")
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(0)
     r, masked = random.Random(1), batch_size // 3  # rows for masked language modelling; the others are for the rest
-    directory.mkdir(exist_ok=True)
-    (directory / "vocab.txt").write_text("\n".join(make_vocabulary()) + "\n")
-    tokenizer = Tokenizer(directory / "vocab.txt")
+    tokenizer = Tokenizer({token: number for number, token in enumerate(make_vocabulary())})
     config = Config("bert", len(tokenizer.tokens), width, num_hidden_layers=3, num_attention_heads=4,
                     intermediate_size=2 * width, max_position_embeddings=128, initializer_range=0.01,  # of new heads
                     hidden_dropout_prob=0.03, attention_probs_dropout_prob=0.03)  # it is too small for BERT's 0.1
@@ -277,7 +277,7 @@ def pretrain(directory: Path, held_out: set[str], steps: int = 5000, batch_size:
         shown, selected = batch.words >= 0, (batch.words >= 0) & (torch.rand(batch.ids.shape) < 0.3)  # (B, T)
         selected[masked:], shown[:masked] = False, False
         embeddings = model.encoder.embed_words(batch.ids.masked_fill(selected, tokenizer.mask_id))
-        *_, middle, last = model.encoder(embeddings, batch.segments, batch.attention_mask, all_layers=True)
+        *_, middle, last = model.encoder.all_hidden_states(embeddings, batch.segments, batch.attention_mask)
         soundness = model.text_is_sound(model.encoder.pooler(last[masked:, 0]).tanh())[:, 0]
         losses = (F.cross_entropy(model.predict(last[selected]), batch.ids[selected]),
                   F.binary_cross_entropy_with_logits(model.piece_is_wrong(middle[shown])[:, 0], wrong[shown]),
@@ -290,10 +290,11 @@ def pretrain(directory: Path, held_out: set[str], steps: int = 5000, batch_size:
         if step % 100 == 99:
             print(step + 1, make.__name__, *(f"{loss.item():.3f}" for loss in losses), flush=True)
     del model.piece_is_wrong, model.text_is_sound
-    model.config, model.vocabulary = config, {"vocab.txt": (directory / "vocab.txt").read_bytes()}
+    model.config = config
+    model.tokenizer_files = {"vocab.txt": ("\n".join(tokenizer.tokens) + "\n").encode()}
     save(model, directory, "ForPreTraining")  # with the pooler
 
 
 if __name__ == "__main__":
-    target = Path(*sys.argv[1:2] or [Path(__file__).parent])
+    target = Path(sys.argv[1])
     pretrain(target / "bert", held_out=write_data(target))

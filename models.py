@@ -234,10 +234,8 @@ class MAELM(nn.Module):
     @classmethod
     def from_pretrained(cls, directory: str | Path, decoder_layers: int = 4) -> MAELM:
         """A checkpoint in the Hugging Face layout, see `load`; the decoder is in none of them."""
-        def make(config: Config, tokenizer: Tokenizer) -> MAELM:
-            return cls(config, decoder_layers, tokenizer.mask_id)
-
-        return load(directory, make)
+        return load(directory, lambda config, tokenizer:
+                    cls(config, decoder_layers, tokenizer.mask_id))
 
     def forward_selected(self, embedded: Tensor, segments: Tensor, attention_mask: Tensor,
                          selected: Tensor) -> Tensor:
@@ -388,9 +386,10 @@ def read_config(path: Path) -> Config:
                 raise ValueError(f"{key} is {raw[key]!r}, and only {values} can be read")
         names = [field.name for field in fields(Config)]
         config = Config(**{name: raw[name] for name in names if name in raw})
-        with torch.device("meta"):  # shapes without numbers: fails where a size or rate is none
-            token = torch.zeros(1, 1, dtype=torch.long)
-            Classifier(config)(token, token, token)
+        if config.hidden_size % config.num_attention_heads:
+            raise ValueError("the width is no multiple of the number of attention heads")
+        with torch.device("meta"):  # shapes without numbers: fails where a value is wrong
+            Encoder(config)
         return config
     except Exception as error:  # no file, no JSON, any value in it
         reason = f"{type(error).__name__}: {error!s:.200}"
@@ -452,14 +451,10 @@ def checkpoint_keys(config: Config) -> dict[str, str]:
     modules = {ours: theirs[column] for ours, theirs in MODULES.items() if theirs[column]}
     for number in range(config.num_hidden_layers):
         for ours, theirs in LAYER_MODULES.items():
-            theirs_in_layer = f"{stack}.layer.{number}.{theirs[column]}"
-            modules[f"encoder.layers.{number}.{ours}"] = theirs_in_layer
-    keys = {}
-    for ours, theirs in modules.items():
-        keys[f"{ours}.weight"] = f"{theirs}.weight"
-        if not ours.endswith("embeddings"):
-            keys[f"{ours}.bias"] = f"{theirs}.bias"
-    return keys
+            modules[f"encoder.layers.{number}.{ours}"] = f"{stack}.layer.{number}.{theirs[column]}"
+    return {f"{ours}.{kind}": f"{theirs}.{kind}"
+            for ours, theirs in modules.items() for kind in ("weight", "bias")
+            if kind == "weight" or not ours.endswith("embeddings")}
 
 
 def rename_keys(tensors: dict[str, Tensor], config: Config) -> dict[str, Tensor]:
@@ -479,6 +474,13 @@ def misfit(directory: str | Path, what: str) -> UserError:
     return UserError(f"{directory}: {what}; give a whole checkpoint, all files from one place")
 
 
+def compare_vocabularies(directory: str | Path, tokens: int, rows: int) -> None:
+    if tokens > rows:
+        raise misfit(directory, f"its tokenizer has {tokens} tokens, but the model only {rows}")
+    if tokens < rows:
+        print_once(f"{directory}: {rows} embeddings for {tokens} tokens; the rest is never used")
+
+
 def load(directory: str | Path, make_model: Callable[[Config, Tokenizer], nn.Module]) -> nn.Module:
     """make_model(config, tokenizer) with the weights of a checkpoint, as float32.
 
@@ -488,11 +490,7 @@ def load(directory: str | Path, make_model: Callable[[Config, Tokenizer], nn.Mod
     """
     weights, config = find_weights(directory), Config.from_pretrained(directory)
     tokenizer = Tokenizer.from_pretrained(directory)
-    tokens, rows = len(tokenizer.tokens), config.vocab_size
-    if tokens > rows:
-        raise misfit(directory, f"its tokenizer has {tokens} tokens, but the model only {rows}")
-    if tokens < rows:
-        print_once(f"{directory}: {rows} embeddings for {tokens} tokens; the rest is never used")
+    compare_vocabularies(directory, tokens=len(tokenizer.tokens), rows=config.vocab_size)
 
     # 1. A model without numbers takes over what is there.
     tensors = read_checkpoint(weights)
@@ -536,7 +534,7 @@ def load(directory: str | Path, make_model: Callable[[Config, Tokenizer], nn.Mod
     new_keys = {keys.get(name, name.split(".")[0] + ".*"): None for name in missing}
     model.newly_initialised = list(new_keys)  # each once: MAE-LM's decoder is "decoder.*"
     if missing:
-        print_once(f"{directory}: newly initialised: {', '.join(model.newly_initialised)}")
+        print_once(f"{directory}: newly initialised: {', '.join(new_keys)}")
     files = tokenizer_files(directory)
     model.tokenizer_files = {name: path.read_bytes() for name, path in files.items()}  # for `save`
     return model

@@ -14,13 +14,13 @@ Shapes: B sequences of T positions, S selected positions in a batch, H the width
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 
 import numpy
@@ -30,7 +30,11 @@ from torch import Tensor, nn
 
 from glue_data import DownloadError, Tokenizer, UserError, cache_dir, fetch, tokenizer_files
 
-ACTIVATIONS = {"gelu": F.gelu, "gelu_new": partial(F.gelu, approximate="tanh"), "relu": F.relu}
+ACTIVATIONS = {
+    "gelu": F.gelu,
+    "gelu_new": functools.partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+}
 
 
 # ---- The architecture ----------------------------------------------------------------------------
@@ -230,10 +234,8 @@ class MAELM(nn.Module):
     @classmethod
     def from_pretrained(cls, directory: str | Path, decoder_layers: int = 4) -> MAELM:
         """A checkpoint in the Hugging Face layout, see `load`; the decoder is in none of them."""
-        def make(config: Config, tokenizer: Tokenizer) -> MAELM:
-            return cls(config, decoder_layers, tokenizer.mask_id)
-
-        return load(directory, make)
+        return load(directory, lambda config, tokenizer:
+                    cls(config, decoder_layers, tokenizer.mask_id))
 
     def forward_selected(self, embedded: Tensor, segments: Tensor, attention_mask: Tensor,
                          selected: Tensor) -> Tensor:
@@ -314,44 +316,23 @@ class Classifier(nn.Module):
         return self.classifier(self.dropout(pooled))
 
 
-# ---- Reading a checkpoint directory --------------------------------------------------------------
+# ---- Reading a checkpoint ------------------------------------------------------------------------
 
-# Kinds of values in config.json: a test, and what to call what passes it.
-
-def whole_number(low: int, high: int) -> tuple:
-    wanted = f"a whole number from {low} to {high}"
-    return (lambda value: type(value) is int and low <= value <= high), wanted
-
-
-def one_of(*values) -> tuple:
-    wanted = " or ".join(json.dumps(value) for value in values)
-    return (lambda value: value in values), wanted
-
-
-def fraction(*others) -> tuple:
-    def is_fraction(value) -> bool:
-        return value in others or type(value) in (int, float) and 0 <= value < 1
-
-    return is_fraction, "in [0, 1)"
-
-
-SIZE = whole_number(1, 10_000_000)
-CONFIG_KEYS = {  # field of Config: its key in DistilBERT's config.json, and what is supported
-    "model_type": ("model_type", one_of("bert", "distilbert")),
-    "vocab_size": ("vocab_size", SIZE),
-    "hidden_size": ("dim", SIZE),
-    "num_hidden_layers": ("n_layers", whole_number(1, 200)),
-    "num_attention_heads": ("n_heads", SIZE),
-    "intermediate_size": ("hidden_dim", SIZE),
-    "max_position_embeddings": ("max_position_embeddings", SIZE),
-    "type_vocab_size": (None, whole_number(2, 100)),
-    "hidden_act": ("activation", one_of(*ACTIVATIONS)),
-    "hidden_dropout_prob": ("dropout", fraction()),
-    "attention_probs_dropout_prob": ("attention_dropout", fraction()),
-    "classifier_dropout": ("seq_classif_dropout", fraction(None)),
-    "layer_norm_eps": (None, fraction()),
-    "initializer_range": ("initializer_range", fraction()),
-    "tie_word_embeddings": ("tie_word_embeddings", one_of(True, False)),
+DISTILBERT_KEYS = {  # field of Config: its key in DistilBERT's config.json, where it is another one
+    "hidden_size": "dim",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "intermediate_size": "hidden_dim",
+    "hidden_act": "activation",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+    "classifier_dropout": "seq_classif_dropout",
+}
+SUPPORTED = {  # what else than sizes a config.json says; the first is what it need not say
+    "model_type": ["bert", "distilbert"],
+    "hidden_act": list(ACTIVATIONS),
+    "position_embedding_type": ["absolute"],
+    "is_decoder": [False],
 }
 # Our module: its name in BERT and TinyBERT, in DistilBERT. Encoders have a prefix there, "bert.".
 MODULES = {
@@ -381,52 +362,39 @@ LAYER_MODULES = {  # in "encoder.layers.N.": in "encoder.layer.N.", in "transfor
 UNUSED_KEYS = re.compile(r"embeddings\.(position_ids|token_type_ids)"
                          r"|(cls\.seq_relationship|qa_outputs|fit_dense(s\.\d+)?)\.(weight|bias)"
                          r"|cls\.predictions\.bias")
-OTHER_WEIGHTS = {  # files that stand for weights which cannot be read: what to do
-    "*.index.json": "its weights are in several files; save them in one, with transformers' "
-                    "model.save_pretrained(directory, max_shard_size='100GB')",
-    "tf_model.h5": "its weights are TensorFlow's; load them with from_tf=True in transformers 4, "
-                   "and save them again",
-    "*.ckpt*": "its weights are TensorFlow's; turn them into PyTorch's with transformers 4",
-    "flax_model.msgpack": "its weights are Flax's; load them with from_flax=True in transformers "
-                          "4, and save them again",
+OTHER_WEIGHTS = {  # files that stand for weights which cannot be read here
+    "*.index.json": "split into several files",
+    "tf_model.h5": "TensorFlow's",
+    "*.ckpt*": "TensorFlow's",
+    "flax_model.msgpack": "Flax's",
 }
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
           "I64": torch.int64}  # I64: index buffers
+print_once = functools.cache(print)  # a command loads one directory many times
 
 
 def read_config(path: Path) -> Config:
-    """config.json of BERT or DistilBERT. UserError names a key that is missing or unsupported."""
+    """config.json of BERT or DistilBERT. UserError says what is missing, wrong or unsupported."""
     try:
-        raw = {"model_type": "bert"} | json.loads(path.read_text(encoding="utf-8-sig"))
-    except Exception as error:  # no file, no JSON, no object
-        reason = f"{type(error).__name__}: {error!s:.100}"
-        raise UserError(f"{path}: is no readable config.json ({reason}); "
-                        "give a model in the Hugging Face layout") from error
-
-    def require(key: str, value, supported: tuple) -> None:
-        is_supported, wanted = supported
-        if not is_supported(value):
-            found = json.dumps(raw[key])[:80] if key in raw else "missing"
-            raise UserError(f"{path}: {key} must be {wanted}, and is {found}; "
-                            "give a BERT, TinyBERT or DistilBERT encoder")
-
-    values = {}
-    distilbert = raw["model_type"] == "distilbert"
-    for field in fields(Config):
-        distilbert_key, supported = CONFIG_KEYS[field.name]
-        key = distilbert_key if distilbert else field.name
-        if key is not None:
-            values[field.name] = raw.get(key, field.default)
-            require(key, values[field.name], supported)
-    if distilbert:
-        values["type_vocab_size"] = 0
-    divides = values["hidden_size"] % values["num_attention_heads"] == 0
-    heads_key = "n_heads" if distilbert else "num_attention_heads"
-    require(heads_key, divides, (bool, "a divisor of the width"))
-    position_type = raw.get("position_embedding_type", "absolute")
-    require("position_embedding_type", position_type, one_of("absolute"))
-    require("is_decoder", raw.get("is_decoder", False), one_of(False))
-    return Config(**values)
+        raw = json.loads(path.read_text(encoding="utf-8-sig"))
+        distilbert = raw.get("model_type") == "distilbert"
+        if distilbert:
+            raw |= {ours: raw[key] for ours, key in DISTILBERT_KEYS.items() if key in raw}
+            raw |= {"type_vocab_size": 0, "layer_norm_eps": 1e-12}
+        for key, values in SUPPORTED.items():
+            if raw.setdefault(key, values[0]) not in values:
+                raise ValueError(f"{key} is {raw[key]!r}, and only {values} can be read")
+        names = [field.name for field in fields(Config)]
+        config = Config(**{name: raw[name] for name in names if name in raw})
+        if config.hidden_size % config.num_attention_heads:
+            raise ValueError("the width is no multiple of the number of attention heads")
+        with torch.device("meta"):  # shapes without numbers: fails where a value is wrong
+            Encoder(config)
+        return config
+    except Exception as error:  # no file, no JSON, any value in it
+        reason = f"{type(error).__name__}: {error!s:.200}"
+        raise UserError(f"{path}: cannot be used ({reason}); give a BERT, TinyBERT or DistilBERT "
+                        "encoder in the Hugging Face layout") from error
 
 
 def find_weights(directory: str | Path) -> Path:
@@ -434,9 +402,11 @@ def find_weights(directory: str | Path) -> Path:
     for name in ("model.safetensors", "pytorch_model.bin"):
         if Path(directory, name).is_file():
             return Path(directory, name)
-    for pattern, advice in OTHER_WEIGHTS.items():
+    for pattern, kind in OTHER_WEIGHTS.items():
         if any(Path(directory).glob(pattern)):
-            raise UserError(f"{directory}: {advice}")
+            raise UserError(f"{directory}: its weights are {kind}; load them with transformers 4 "
+                            "(from_tf=True, from_flax=True where they are such) and save them in "
+                            "one file, with save_pretrained(directory, max_shard_size='100GB')")
     raise UserError(f"{directory}: has no model.safetensors and no pytorch_model.bin; "
                     "give a model in the Hugging Face layout")
 
@@ -454,42 +424,26 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
             stored = read_safetensors(path)
         else:  # weights_only: code in a pickle never runs
             stored = torch.load(path, map_location="cpu", weights_only=True)
-        tensors = {}
-        for key, tensor in stored.items():
-            if tensor.nbytes > path.stat().st_size:
-                raise ValueError(f"{key!r} is larger than its file")
-            tensors[str(key)] = torch.empty(tensor.shape).copy_(tensor)
-            if not tensors[str(key)].isfinite().all():
-                raise ValueError(f"{key!r} holds NaN or infinity")
-        return tensors
+        return {key: torch.empty(tensor.shape).copy_(tensor) for key, tensor in stored.items()}
     except Exception as error:  # damaged and hostile files fail in more ways than can be listed
-        reason = str(error) if isinstance(error, ValueError) else type(error).__name__
-        raise UserError(f"{path.parent}: is no whole checkpoint ({path.name}: {reason:.200}); "
-                        "get it again") from error
+        raise UserError(f"{path.parent}: is no whole checkpoint ({path.name}: "
+                        f"{type(error).__name__}); get it again") from error
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """The file: its header's size in 8 bytes, the header in JSON, the tensors without a gap."""
+    """The file: its header's size in 8 bytes, the header in JSON, the tensors' numbers."""
     content = numpy.fromfile(path, dtype=numpy.uint8)
     header_end = 8 + int.from_bytes(content[:8].tobytes(), "little")
     header = json.loads(content[8:header_end].tobytes())
     header.pop("__metadata__", None)
     body = content[header_end:]
-
-    tensors, position = {}, 0
-    for key, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+    tensors = {}
+    for key, entry in header.items():
         begin, end = entry["data_offsets"]
-        if begin != position:
-            raise ValueError(f"{key!r} does not begin where the tensor before it ends")
         data = torch.from_numpy(body[begin:end].copy())  # aligned, as it is a copy
         tensors[key] = data.view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
-        position = end
-    if position != len(body):
-        raise ValueError(f"{len(body)} bytes of tensors, where {position} are described")
     return tensors
 
-
-# ---- Loading and saving --------------------------------------------------------------------------
 
 def checkpoint_keys(config: Config) -> dict[str, str]:
     """Our name of each parameter -> its key in a checkpoint, without the encoder's prefix."""
@@ -497,37 +451,34 @@ def checkpoint_keys(config: Config) -> dict[str, str]:
     modules = {ours: theirs[column] for ours, theirs in MODULES.items() if theirs[column]}
     for number in range(config.num_hidden_layers):
         for ours, theirs in LAYER_MODULES.items():
-            theirs_in_layer = f"{stack}.layer.{number}.{theirs[column]}"
-            modules[f"encoder.layers.{number}.{ours}"] = theirs_in_layer
-    keys = {}
-    for ours, theirs in modules.items():
-        keys[f"{ours}.weight"] = f"{theirs}.weight"
-        if not ours.endswith("embeddings"):
-            keys[f"{ours}.bias"] = f"{theirs}.bias"
-    return keys
+            modules[f"encoder.layers.{number}.{ours}"] = f"{stack}.layer.{number}.{theirs[column]}"
+    return {f"{ours}.{kind}": f"{theirs}.{kind}"
+            for ours, theirs in modules.items() for kind in ("weight", "bias")
+            if kind == "weight" or not ours.endswith("embeddings")}
 
 
-def misfit(directory: str | Path, what: str) -> UserError:
-    return UserError(f"{directory}: {what}; give a whole checkpoint, all files from one place")
-
-
-def rename_keys(tensors: dict[str, Tensor], config: Config, directory) -> dict[str, Tensor]:
-    """A checkpoint's tensors by our names. UserError names a key that has no place."""
-    names = {theirs: ours for ours, theirs in checkpoint_keys(config).items()}
+def rename_keys(tensors: dict[str, Tensor], config: Config) -> dict[str, Tensor]:
+    """A checkpoint's tensors by our names; what we have no name for keeps its own."""
+    names = {key: name for name, key in checkpoint_keys(config).items()}
     if "cls.predictions.decoder.bias" not in tensors:  # it is the one that transformers adds
         names["cls.predictions.bias"] = "predict.output.bias"
     renamed = {}
     for key, tensor in tensors.items():
         plain = key.removeprefix(f"{config.model_type}.")
         plain = plain.replace(".gamma", ".weight").replace(".beta", ".bias")
-        name = names.get(plain)
-        if key.startswith("module."):
-            raise misfit(directory, f"{key!r} was saved from nn.DataParallel, save its .module")
-        if name is None and not UNUSED_KEYS.fullmatch(plain):
-            raise misfit(directory, f"{key!r} is no part of the model that config.json describes")
-        if name and not torch.equal(renamed.setdefault(name, tensor), tensor):
-            raise misfit(directory, f"{key!r} is there under two names, with two values")
+        renamed[names.get(plain, plain)] = tensor
     return renamed
+
+
+def misfit(directory: str | Path, what: str) -> UserError:
+    return UserError(f"{directory}: {what}; give a whole checkpoint, all files from one place")
+
+
+def compare_vocabularies(directory: str | Path, tokens: int, rows: int) -> None:
+    if tokens > rows:
+        raise misfit(directory, f"its tokenizer has {tokens} tokens, but the model only {rows}")
+    if tokens < rows:
+        print_once(f"{directory}: {rows} embeddings for {tokens} tokens; the rest is never used")
 
 
 def load(directory: str | Path, make_model: Callable[[Config, Tokenizer], nn.Module]) -> nn.Module:
@@ -537,54 +488,59 @@ def load(directory: str | Path, make_model: Callable[[Config, Tokenizer], nn.Mod
     is one of UNUSED_KEYS; what the file lacks of pooler and heads is newly initialised, named in
     one printed line and kept as model.newly_initialised. Anything else is a UserError.
     """
-    weights = find_weights(directory)
-    config = Config.from_pretrained(directory)
+    weights, config = find_weights(directory), Config.from_pretrained(directory)
     tokenizer = Tokenizer.from_pretrained(directory)
-    found = rename_keys(read_checkpoint(weights), config, directory)
-    words, output = "encoder.word_embeddings.weight", "predict.output.weight"
-    if config.tie_word_embeddings and output in found and words in found:
-        if not torch.equal(found[output], found[words]):
-            print(f"{directory}: the MLM head's matrix differs from the word embeddings: not tied")
-            config = replace(config, tie_word_embeddings=False)
-    with torch.device("meta"):  # shapes, without memory and without random numbers
+    compare_vocabularies(directory, tokens=len(tokenizer.tokens), rows=config.vocab_size)
+
+    # 1. A model without numbers takes over what is there.
+    tensors = read_checkpoint(weights)
+    found = rename_keys(tensors, config)
+    if len(found) < len(tensors):
+        raise misfit(directory, "a tensor is there under two names")
+    with torch.device("meta"):
         model = make_model(config, tokenizer)
+    for name in ("classifier.weight", "classifier.bias"):
+        if name in found and len(found[name]) != getattr(model, "num_labels", None):
+            del found[name]  # for another number of labels: ours is new
+    words, output = "encoder.word_embeddings.weight", "predict.output.weight"
+    if config.tie_word_embeddings and words in found:
+        found.setdefault(output, found[words])
+    try:
+        missing, left_over = model.load_state_dict(found, strict=False, assign=True)
+    except RuntimeError as error:  # it names the tensors, and both shapes
+        raise misfit(directory, f"other shapes than in config.json ({error})") from error
 
-    # 1. What is there must fit, and no part of the encoder may lack; the pooler and the heads may.
+    # 2. What is left over must be of another head; of the encoder only the pooler may be missing.
     keys = checkpoint_keys(config)
-    for name, parameter in model.named_parameters():
-        if name in found and found[name].shape != parameter.shape:
-            shapes = f"{list(found[name].shape)}, not {list(parameter.shape)}"
-            if not name.startswith("classifier."):
-                raise misfit(directory, f"{keys[name]!r} has the shape {shapes}")
-            del found[name]  # a classifier for another number of labels: ours is new
-        elif name not in found and name.startswith("encoder.") and "pooler" not in name:
+    for key in left_over:
+        if key.startswith("module."):
+            raise misfit(directory, f"{key!r} was saved from nn.DataParallel, save its .module")
+        if key not in keys and not UNUSED_KEYS.fullmatch(key):
+            raise misfit(directory, f"{key!r} is no part of the model that config.json describes")
+    for name in missing:
+        if name.startswith("encoder.") and "pooler" not in name:
             raise misfit(directory, f"{keys[name]!r} is missing")
-    tokens, rows = len(tokenizer.tokens), config.vocab_size
-    if tokens > rows:
-        raise misfit(directory, f"its tokenizer has {tokens} tokens, but the model only {rows}")
-    if tokens < rows:
-        print(f"{directory}: {rows} word embeddings for {tokens} tokens; the rest is never used")
 
-    # 2. Take over what is there, and initialise what is missing.
-    if config.tie_word_embeddings:
-        found[output] = found[words]
-    missing = model.load_state_dict(found, strict=False, assign=True).missing_keys
+    # 3. Pooler and heads that are missing are new, the output matrix is the word embeddings.
     new = {name: torch.empty(model.get_parameter(name).shape) for name in missing}
     initialise(new, config)
     model.load_state_dict(new, strict=False, assign=True)
     if config.tie_word_embeddings and hasattr(model, "predict"):
-        model.predict.output.weight = model.encoder.word_embeddings.weight
-
-    # 3. Say what is new, and keep the tokenizer's files for `save`.
-    new_keys = [keys.get(name, name.split(".")[0] + ".*") for name in missing]
-    model.newly_initialised = list(dict.fromkeys(new_keys))  # MAE-LM's decoder is "decoder.*"
+        if torch.equal(found[output], found[words]):
+            model.predict.output.weight = model.encoder.word_embeddings.weight
+        else:
+            print_once(f"{directory}: the MLM head's matrix is not the word embeddings: not tied")
+            model.config = replace(config, tie_word_embeddings=False)
+    new_keys = {keys.get(name, name.split(".")[0] + ".*"): None for name in missing}
+    model.newly_initialised = list(new_keys)  # each once: MAE-LM's decoder is "decoder.*"
     if missing:
-        print(f"{directory}: newly initialised: {', '.join(model.newly_initialised)}")
-    model.tokenizer_files = {
-        name: path.read_bytes() for name, path in tokenizer_files(directory).items()
-    }
+        print_once(f"{directory}: newly initialised: {', '.join(new_keys)}")
+    files = tokenizer_files(directory)
+    model.tokenizer_files = {name: path.read_bytes() for name, path in files.items()}  # for `save`
     return model
 
+
+# ---- Saving --------------------------------------------------------------------------------------
 
 def save(model: nn.Module, directory: str | Path, architecture: str) -> None:
     """Make a new directory with config.json, model.safetensors and the tokenizer's files.
@@ -613,17 +569,16 @@ def save(model: nn.Module, directory: str | Path, architecture: str) -> None:
 
 def describe(model: nn.Module, architecture: str) -> dict:
     """What config.json says of a model, in the words of its family."""
-    distilbert = model.config.model_type == "distilbert"
-    description = {}
-    for name, value in asdict(model.config).items():
-        key = CONFIG_KEYS[name][0] if distilbert else name
-        if key is not None and value is not None:
-            description[key] = value
-    description["architectures"] = [("DistilBert" if distilbert else "Bert") + architecture]
+    description = {name: value for name, value in asdict(model.config).items() if value is not None}
+    family = "Bert"
+    if model.config.model_type == "distilbert":
+        family = "DistilBert"
+        description = {DISTILBERT_KEYS.get(name, name): each for name, each in description.items()}
+    description["architectures"] = [family + architecture]
     if architecture == "ForSequenceClassification":
         labels = {f"LABEL_{number}": number for number in range(model.num_labels)}
         description["label2id"] = labels
-        description["id2label"] = {str(number): label for label, number in labels.items()}
+        description["id2label"] = {number: label for label, number in labels.items()}
     return description
 
 
@@ -631,10 +586,10 @@ def checkpoint_tensors(model: nn.Module, architecture: str) -> dict[str, Tensor]
     """The parameters by the keys that transformers' class expects; tied ones once."""
     keys, tensors = checkpoint_keys(model.config), {}
     for name, parameter in model.named_parameters():
-        if architecture == "ForMaskedLM" and "pooler" in name:
-            continue
         prefix = f"{model.config.model_type}." if name.startswith("encoder.") else ""
-        tensors[prefix + keys[name]] = parameter.detach().float().cpu().contiguous()
+        tensors[prefix + keys[name]] = parameter.detach().float().cpu()
+    if architecture == "ForMaskedLM":
+        tensors = {key: tensor for key, tensor in tensors.items() if "pooler" not in key}
     if "cls.predictions.decoder.bias" in tensors:  # BertForMaskedLM has both
         tensors["cls.predictions.bias"] = tensors["cls.predictions.decoder.bias"]
     return tensors
@@ -690,14 +645,14 @@ def find_model(name_or_directory: str | Path) -> Path:
                         "org/name of the Hugging Face hub; give one of these")
     hub_id, revision = hub_name.groups(default="main")
     ours = cache_dir() / ("models--" + hub_id.replace("/", "--")) / revision
-    exact, others = [*cached_snapshots(hub_id, revision), ours], []
-    if "@" not in name:  # no revision was asked for: any will do, and is said
-        others = cached_snapshots(hub_id, "main") + cached_snapshots(hub_id, "*")
-    for directory in exact + others:
+    for directory in [*cached_snapshots(hub_id, revision), ours]:
         if is_whole(directory):
-            if directory not in exact:
-                print(f"{name}: revision {directory.name} from {directory.parent}")
             return directory
+    if "@" not in name:  # no revision was asked for: any will do, and is said
+        for directory in cached_snapshots(hub_id, "main") + cached_snapshots(hub_id, "*"):
+            if is_whole(directory):
+                print(f"{name}: revision {directory.name} from {directory.parent}")
+                return directory
     download(hub_id, revision, ours)
     return ours
 
@@ -719,37 +674,31 @@ def cached_snapshots(hub_id: str, revision: str) -> list[Path]:
 
 
 def is_whole(directory: Path) -> bool:
-    def has(*names: str) -> bool:
-        return any((directory / name).is_file() for name in names)
-
-    return (has("config.json") and has("vocab.txt", "tokenizer.json")
-            and has("model.safetensors", "pytorch_model.bin"))
+    try:
+        return all(path.is_file() for path in backbone_files(directory).values())
+    except UserError:  # no weights, or no tokenizer
+        return False
 
 
 def download(hub_id: str, revision: str, destination: Path) -> None:
     """A model's files from the hub, the weights last, so that a model with weights is whole."""
     endpoint = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
 
-    def known_sha256(file: str) -> str | None:
-        return SHA256.get(file, {}).get(f"{hub_id}@{revision}")
-
-    def get(file: str) -> None:
+    def get(file: str, otherwise: str | None = None) -> None:
+        sha256 = SHA256.get(file, {}).get(f"{hub_id}@{revision}")
         url = f"{endpoint}/{hub_id}/resolve/{revision}/{file}"
-        fetch(url, destination / file, known_sha256(file))
-
-    def get_either(file: str, other: str) -> None:
         try:
-            get(file)
+            fetch(url, destination / file, sha256)
         except DownloadError:
-            if known_sha256(file):  # the hub has that one: it must be right
+            if sha256 or otherwise is None:  # where its checksum is known, the hub has this one
                 raise
-            get(other)
+            get(otherwise)
 
     get("config.json")
     with contextlib.suppress(DownloadError):  # many have none
         get("tokenizer_config.json")
-    get_either("vocab.txt", "tokenizer.json")
-    get_either("model.safetensors", "pytorch_model.bin")
+    get("vocab.txt", otherwise="tokenizer.json")
+    get("model.safetensors", otherwise="pytorch_model.bin")
 
 
 def model_name(name_or_directory: str | Path) -> str:

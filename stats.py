@@ -7,20 +7,16 @@ are a pair, and the mean of the paired differences has a t interval and a t test
 twelve comparisons]. That five seeds find nothing says little by itself. So beside it stand [D: our
 decisions] the difference that these pairs would have found with 80% power, the seeds that the
 margin would need, and an equivalence test (two one-sided t tests: is the true difference within
-the margin?). p values are adjusted by Holm's method, intervals are not. Rows pooled over the
-backbones let each have its own mean difference and share one variance. Collapsed runs are named,
-and count like the others.
-
-Top to bottom: one comparison; the logs; which runs are pairs; the tables; how they are shown.
+the margin?). p values are adjusted by Holm's method, intervals are not.
 """
 import argparse
 import json
 import re
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
-from itertools import combinations
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import combinations, product
 from pathlib import Path
 from textwrap import fill
 
@@ -32,7 +28,8 @@ from scipy.stats import t as student
 from glue_data import UserError
 
 SETTING = ("task", "model", "objective", "masker", "spread", "corruption")  # with a seed: one run
-DEFAULTS = {  # --compare: (--treatment, --baseline)
+
+COMPARED = {  # the axis in which the two of a pair differ: its treatment, and the baselines
     "masker": ("typhoon", ["random", "whole-word"]),
     "spread": ("1.0", ["0.4"]),
     "objective": ("mae", ["mlm"]),
@@ -43,62 +40,62 @@ DEFAULTS = {  # --compare: (--treatment, --baseline)
 # ---- One comparison ----------------------------------------------------------------------------
 
 def compare(strata: Sequence[Sequence[float]], margin: float, alpha: float) -> dict:
-    """Is the mean of paired differences zero, and how far from zero could it be?
+    """The paired t test: is the mean difference zero, and how far from zero could it be?
 
     strata: the differences treatment - baseline, one list for each backbone that is pooled. With
-    one list this is the paired t test, scipy.stats.ttest_rel. With several, the estimate is the
-    mean of their means and the variance is that within the lists, with sum(n) - len(strata) degrees
-    of freedom.  margin: a true difference below it counts as none.  alpha: of the tests; 1 - alpha
-    of the interval.  Without a variance (one pair, or all differences equal) there is no test.
+    one list this is scipy.stats.ttest_rel. With several, each backbone has a mean of its own and
+    all share one variance: the estimate is the mean of the means, with sum(n) - len(strata)
+    degrees of freedom.  margin: a true difference below it counts as none.  alpha: of the tests;
+    1 - alpha of the interval.  Without a variance (one pair, or all equal) there is no test.
     """
     strata = [np.asarray(stratum, float) for stratum in strata]
     every = np.concatenate(strata)  # (n,)
-    mean = float(np.mean([stratum.mean() for stratum in strata]))
-    ahead = int((every > 0).sum())
-    row = {"n": len(every), "ahead": ahead, "mean": mean, "p": None}
+    centred = np.concatenate([stratum - stratum.mean() for stratum in strata])  # (n,)
+    mean = np.mean([stratum.mean() for stratum in strata])
+    row = {"n": len(every), "mean": mean, "p": None}
+    row["ahead"] = int((every > 0).sum())
     freedom = len(every) - len(strata)
-    if freedom == 0:
-        return row | {"finding": "one pair"}
-    if all(np.ptp(stratum) == 0 for stratum in strata):
-        return row | {"finding": "all equal"}
+    if freedom == 0 or not centred.any():
+        return row | {"finding": "no test"}
 
-    squares = sum(((stratum - stratum.mean()) ** 2).sum() for stratum in strata)
-    deviation = float(np.sqrt(squares / freedom))
+    deviation = np.sqrt((centred ** 2).sum() / freedom)
     error = deviation * np.sqrt(sum(1 / len(stratum) for stratum in strata)) / len(strata)
+    t = mean / error
     low, high = student.interval(1 - alpha, freedom, mean, error)
     return row | {
         "sd": deviation,
-        "low": float(low),
-        "high": float(high),
-        "t": float(mean / error),
+        "low": low,
+        "high": high,
+        "t": t,
         "degrees_of_freedom": freedom,
-        "p": float(2 * student.sf(abs(mean) / error, freedom)),
-        "tost_p": float(student.sf((margin - abs(mean)) / error, freedom)),  # the larger of the two
+        "p": 2 * student.sf(abs(t), freedom),
+        "tost_p": student.sf((margin - abs(mean)) / error, freedom),  # the larger of the two
         "d_z": mean / deviation,
-        "detectable": float(noncentrality(freedom, alpha) * error),
+        "detectable": error * detectable_shift(freedom, alpha),
         "seeds_needed": seeds_needed(deviation, len(strata), margin, alpha),
     }
 
 
-@cache
-def noncentrality(freedom: int, alpha: float, power: float = 0.8) -> float:
-    """How many standard errors from zero is a true mean that is found with this power?"""
+def power(shift: float, freedom: int, alpha: float) -> float:
+    """How often the test finds a true mean that lies `shift` standard errors from zero."""
     critical = student.isf(alpha / 2, freedom)
+    return ncf.sf(critical ** 2, 1, freedom, shift ** 2)  # t squared is F: both tails in one
 
-    def lacking(shift):  # the square of t is F with 1 degree of freedom: both tails in one
-        return ncf.sf(critical ** 2, 1, freedom, shift ** 2) - power
 
-    with np.errstate(divide="ignore"):  # scipy 1.11 warns where the result is right
-        return brentq(lacking, 0, 2 * critical + 5)
+def detectable_shift(freedom: int, alpha: float) -> float:
+    """How many standard errors from zero is a true mean that is found with 80% power?"""
+    highest = 2 * student.isf(alpha / 2, freedom) + 5
+    return brentq(lambda shift: power(shift, freedom, alpha) - 0.8, 0.1, highest)
 
 
 def seeds_needed(deviation: float, strata: int, margin: float, alpha: float) -> int:
     """The fewest seeds with which a true difference of `margin` is found with 80% power."""
-    with_many = noncentrality(100_000, alpha) * deviation / margin  # few seeds take only more
-    seeds = max(2, int(with_many ** 2 / strata))
-    while noncentrality(strata * (seeds - 1), alpha) * deviation > margin * np.sqrt(strata * seeds):
-        seeds += 1
-    return seeds
+    def power_with(seeds):
+        error = deviation / np.sqrt(strata * seeds)
+        return power(margin / error, strata * (seeds - 1), alpha)
+
+    numbers = range(2, 1_000_000)
+    return 2 + bisect_left(numbers, 0.8, key=power_with)
 
 
 def exact_wilcoxon(differences: Sequence[float]) -> dict[str, float]:
@@ -116,7 +113,7 @@ def exact_wilcoxon(differences: Sequence[float]) -> dict[str, float]:
         probability = np.convolve(probability, coin)
     smaller = min(ranks[differences > 0].sum(), ranks[differences < 0].sum())
     p = min(1.0, 2 * probability[:smaller + 1].sum())
-    return {"wilcoxon": float(smaller / 2), "wilcoxon_p": float(p)}
+    return {"wilcoxon": smaller / 2, "wilcoxon_p": p}
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -139,66 +136,47 @@ def finding(mean: float, p: float, tost_p: float, alpha: float) -> str:
 
 # ---- The logs ----------------------------------------------------------------------------------
 
-NULL, TEXT, WHOLE, NUMBER = type(None), (str,), (int,), (int, float)
-
-
-def take(path: Path, log, types: tuple[type, ...], *keys):
-    """The value of a log under these keys, one inside the other.
-
-    UserError: there is none, or it is of another type, or NaN or infinite.
-    """
-    value = log
-    try:
-        for key in keys:
-            value = value[key]
-        found = repr(value)[:40]
-        if type(value) in types and (type(value) not in NUMBER or abs(value) < 1e9):
-            return value
-    except (LookupError, TypeError):
-        found = "missing"
-    name = ".".join(str(key) for key in keys)
-    raise UserError(f"{path}: {name} is {found}; move the log away and run again")
-
-
 def read_log(path: Path, epoch: str) -> dict:
     """What the tables need of one log, with each stage's figures at its "best" or "last" epoch."""
     try:
-        log = json.loads(path.read_text(encoding="utf-8"))
-    except Exception as error:
-        raise UserError(f"{path} cannot be read ({error}); give run logs or their folder") from None
-    get = partial(take, path, log)
-    if get(TEXT, "format") != "typhoon-run-2":
-        raise UserError(f"{path}: format is not typhoon-run-2; move the log away and run again")
+        text = path.read_text(encoding="utf-8")
+        log = json.loads(text, parse_constant=str)  # NaN becomes "NaN", which is no number
+        if log["format"] != "typhoon-run-2":
+            raise ValueError("format is not typhoon-run-2")
+        run = {key: log["identity"][key] for key in (*SETTING, "seed")}
+        run["path"] = path
+        run["identity"] = log["identity"] | {"sample": log["sample"]}
 
-    here = ("classifier", "epochs", get(WHOLE, "classifier", f"{epoch}_epoch") - 1)
-    run = {key: get(TEXT, "identity", key) for key in SETTING if key != "spread"} | {
-        "spread": get((*NUMBER, NULL), "identity", "spread"),
-        "seed": get(WHOLE, "identity", "seed"),
-        "path": path,
-        "sample": get((bool,), "sample"),
-        "identity": get((dict,), "identity"),
-        "environment": get((dict,), "environment"),
-        "metric": get(TEXT, "metric"),
-        "score": get(NUMBER, *here, get(TEXT, "metric")),
-        "collapsed": get(NUMBER, *here, "matthews") == 0,  # one class was predicted for all
-        "rates": {token: get(NUMBER, "mlm", "frequent_rates", token)
-                  for token in get((dict,), "mlm", "frequent_rates")},
-    }
-    if number := get(WHOLE, "mlm", f"{epoch}_epoch"):  # 0: there was no adaptation
-        here = ("mlm", "epochs", number - 1)
-        run |= {key: get((*NUMBER, NULL), *here, key) for key in ("kl_mean", "kl_last")}
-        if get((dict, NULL), *here, "band") is not None:
-            run |= {key: get(NUMBER, *here, "band", key) for key in ("5%", "50%", "95%")}
-    if number := get(WHOLE, "mlm", "best_epoch"):  # whose model is kept, and has the ranks
-        run["dev_loss"] = get(NUMBER, "mlm", "epochs", number - 1, "dev_loss")
-    run["ranks"] = []
-    for i in range(len(get((list,), "effective_rank"))):
-        here = ("effective_rank", i)
-        record = {key: get(TEXT, *here, key) for key in ("input", "tokens", "stage")}
-        layers = range(len(get((list,), *here, "layers")))
-        record["layers"] = [get(NUMBER, *here, "layers", layer) for layer in layers]
-        run["ranks"].append(record)
-    return run
+        classifier = log["classifier"]["epochs"][log["classifier"][f"{epoch}_epoch"] - 1]
+        run["metric"] = log["metric"]
+        run["score"] = number(classifier, log["metric"])
+        run["collapsed"] = number(classifier, "matthews") == 0  # one class was predicted for all
+
+        rates = log["mlm"]["frequent_rates"]
+        run["rates"] = {token: number(rates, token) for token in rates}
+        if log["mlm"]["epochs"]:
+            mlm = log["mlm"]["epochs"][log["mlm"][f"{epoch}_epoch"] - 1]
+            kept = log["mlm"]["epochs"][log["mlm"]["best_epoch"] - 1]  # its model has the ranks
+            run["dev_loss"] = number(kept, "dev_loss")
+            if mlm["band"] is not None:  # the masker has a rate for each type
+                run["kl_mean"] = number(mlm, "kl_mean")
+                run["kl_last"] = number(mlm, "kl_last")
+                run |= {share: number(mlm["band"], share) for share in ("5%", "50%", "95%")}
+
+        run["ranks"] = []
+        for record in log["effective_rank"]:
+            setting = {key: record[key] for key in ("input", "tokens", "stage")}
+            run["ranks"].append(setting | {"layers": np.array(record["layers"], float)})
+        return run
+    except Exception as error:
+        raise UserError(f"{path}: is no whole run log ({type(error).__name__}: {error}); "
+                        "move it away, and run again what it was") from error
+
+
+def number(record: dict, key: str) -> float:
+    if not isinstance(record[key], (int, float)):
+        raise ValueError(f"{key} is {record[key]!r:.40}")
+    return record[key]
 
 
 def read_logs(paths: Iterable[str | Path], epoch="best", compared="masker") -> list[dict]:
@@ -208,123 +186,85 @@ def read_logs(paths: Iterable[str | Path], epoch="best", compared="masker") -> l
     """
     runs = []
     for path in map(Path, paths):
-        files = [path]
-        if path.is_dir():
-            files = sorted(file for file in path.glob("*.json") if file.name[0] != ".")
+        files = sorted(path.glob("*.json")) if path.is_dir() else [path]
         if not files:
             raise UserError(f"{path} holds no run log (*.json); train.py writes them to its --out")
         runs += [read_log(file, epoch) for file in files]
 
-    first = {}  # what must agree, or be there once -> its value, and the log that had it first
-    for run in runs:
-        one_run = tuple(run[key] for key in (*SETTING, "seed"))
-        if one_run in first:
-            raise UserError(f"{first[one_run][1]} and {run['path']} are one run; keep one of them")
-        for fact, value in (facts(run, compared) | {one_run: None}).items():
-            other, path = first.setdefault(fact, (value, run["path"]))
-            if value != other:
-                raise UserError(f"{path} and {run['path']} differ in {fact}, so they are no pair; "
-                                "name the logs that belong together, or move one away")
-    return runs
-
-
-def facts(run: dict, compared: str) -> dict:
-    """By name, what must be the same in all runs that are read together."""
-    free = {"task", "model", "objective", "masker", "spread", "seed", compared}
+    may_differ = {"task", "model", "objective", "masker", "spread", "seed", compared}
     of = {"data": "task", "backbone": "model", "method": "masker", "decoder_layers": "objective"}
-    agreed = {"sample": run["sample"], "their options": sorted(run["identity"])}
-    for option, value in run["identity"].items():
-        if option in of:
-            agreed[f"{option} of {run[of[option]]}"] = value
-        elif option not in free:
-            agreed[option] = value
-    return agreed
+    first = {}  # a run's name, or an option (of its task, model, ...) -> the run that had it first
+    for run in runs:
+        name = tuple(run[key] for key in (*SETTING, "seed"))
+        other = first.setdefault(name, run)
+        if other is not run:
+            raise UserError(f"{other['path']} and {run['path']} are one run; keep one of them")
+        for option in run["identity"].keys() - may_differ:
+            other = first.setdefault((option, run.get(of.get(option))), run)
+            if run["identity"][option] != other["identity"][option]:
+                raise UserError(f"{other['path']} and {run['path']} differ in {option}, so they "
+                                "are no pair; name only logs that belong together")
+    return runs
 
 
 # ---- Which runs are pairs ----------------------------------------------------------------------
 
+def are_pair(one: dict, other: dict, axis: str) -> bool:
+    """The same seed and setting but for the axis; a run that uses no spread goes with any."""
+    for key in (*SETTING, "seed"):
+        without_spread = key == "spread" and None in (one[key], other[key])
+        if one[key] != other[key] and key != axis and not without_spread:
+            return False
+    return True
+
+
+def find_pairs(runs: list[dict], options: argparse.Namespace) -> list[dict]:
+    """Each pair: its setting, the value of its baseline, its seed and the difference."""
+    axis = options.compare
+    treated = [run for run in runs if str(run[axis]) == options.treatment]
+    baselines = set(options.baseline) - {options.treatment}
+    others = [run for run in runs if str(run[axis]) in baselines]
+    pairs = []
+    for one, other in product(treated, others):
+        if are_pair(one, other, axis):
+            setting = {key: other[key] if one[key] is None else one[key] for key in SETTING}
+            pairs.append(setting | {
+                "baseline": other[axis],
+                "seed": one["seed"],
+                "difference": round(one["score"] - other["score"], 12),  # the rest is rounding
+                "baseline_score": other["score"],
+                "collapsed": one["collapsed"] or other["collapsed"],
+            })
+    return pairs
+
+
 def grouped(rows: Iterable[dict], keys: Iterable[str]) -> list[tuple[dict, list]]:
-    """[({key: value}, the rows that have these values)], in the order of the values; null first."""
-    def values(row):
-        return [(row[key] is not None, row[key]) for key in keys]
-
+    """[({key: value}, the rows that have these values)], in the order of the values."""
     groups = {}
-    for row in sorted(rows, key=values):
+    for row in sorted(rows, key=lambda row: [str(row[key]) for key in keys]):
         groups.setdefault(tuple(row[key] for key in keys), []).append(row)
-    return [(dict(zip(keys, group)), members) for group, members in groups.items()]
-
-
-def lend(runs: list[dict], keys: list[str]) -> list[dict]:
-    """A run that does not use the spread (null) stands at every spread that others like it have."""
-    lent = []
-    for _, group in grouped(runs, [key for key in keys if key != "spread"]):
-        spreads = {run["spread"] for run in group if run["spread"] is not None}
-        for run in group:
-            if run["spread"] is None and spreads:
-                lent += [run | {"spread": spread} for spread in spreads]
-            else:
-                lent.append(run)
-    return lent
-
-
-def pairs(runs: list[dict], options: argparse.Namespace, notes: list[str]) -> list[tuple]:
-    """[(setting, baseline, {seed: (run of the treatment, run of the baseline)})]
-
-    The two differ in their value on the compared axis and in nothing else. What has no partner is
-    noted.
-    """
-    axis, treatment, baselines = options.compare, options.treatment, options.baseline
-    found = []
-    keys = [key for key in SETTING if key != axis]
-    chosen = [run for run in runs if run[axis] in (treatment, *baselines)]
-    for setting, group in grouped(lend(chosen, keys), keys):
-        treated = {run["seed"]: run for run in group if run[axis] == treatment}
-        for baseline in baselines:
-            others = {run["seed"]: run for run in group if run[axis] == baseline}
-            both = sorted(treated.keys() & others.keys())
-            for value, seeds in ((baseline, treated), (treatment, others)):
-                if alone := seeds.keys() - both:
-                    notes.append(f"{where(setting)}: no {value} run for seed {listed(alone)}.")
-            if both:
-                paired = {seed: (treated[seed], others[seed]) for seed in both}
-                found.append((setting, baseline, paired))
-    if not found:
-        notes.append(f"Nothing to compare: no pair of {axis} {treatment} and a baseline.")
-    return found
-
-
-def where(setting: dict) -> str:
-    shown = [key for key in SETTING[:-1] if setting.get(key) is not None]
-    return ", ".join(f"{key} {setting[key]}" for key in shown)
-
-
-def listed(seeds: Iterable[int]) -> str:
-    return ", ".join(str(seed) for seed in sorted(seeds))
+    return [(dict(zip(keys, values)), members) for values, members in groups.items()]
 
 
 # ---- The tables, each a list of rows -----------------------------------------------------------
 
+def mean_of(rows: list[dict], key: str) -> float | None:
+    values = [row[key] for row in rows if row.get(key) is not None]
+    return np.mean(values) if values else None
+
+
 def scores(runs: list[dict]) -> list[dict]:
-    """Tables 1 and 3: the scores over the seeds, and how far from uniform the masking was."""
+    """Table 1: the scores over the seeds, and how far from uniform the masking was."""
     rows = []
     for setting, group in grouped(runs, SETTING):
-        values = [run["score"] for run in group]
-        row = setting | {"metric": group[0]["metric"], "n": len(group)}
-        row["scores"] = {run["seed"]: run["score"] for run in group}
-        row["mean"] = float(np.mean(values))
-        row["sd"] = float(np.std(values, ddof=1)) if len(values) > 1 else None
-        for key in ("kl_mean", "kl_last", "5%", "50%", "95%"):
+        row = setting | {"n": len(group)}
+        if len(group) > 1:
+            row["sd"] = np.std([run["score"] for run in group], ddof=1)
+        for key in ("score", "kl_mean", "kl_last", "5%", "50%", "95%"):
             row[key] = mean_of(group, key)
-        row["agreement"] = agreement([run["rates"] for run in group])
-        if collapsed := sum(run["collapsed"] for run in group):
-            row["collapsed"] = collapsed
+        row["agree"] = agreement([run["rates"] for run in group])
         rows.append(row)
     return rows
-
-
-def mean_of(runs: list[dict], key: str) -> float | None:
-    values = [run[key] for run in runs if run.get(key) is not None]
-    return float(np.mean(values)) if values else None
 
 
 def agreement(rates: list[dict[str, float]]) -> float | None:
@@ -335,255 +275,200 @@ def agreement(rates: list[dict[str, float]]) -> float | None:
         columns = [[side[token] for token in common] for side in (one, other)]
         if all(len(set(column)) > 1 for column in columns):  # uniform masking ranks nothing
             correlations.append(spearmanr(*columns).statistic)
-    return float(np.mean(correlations)) if correlations else None
+    return np.mean(correlations) if correlations else None
 
 
-def comparisons(runs: list[dict], options: argparse.Namespace, notes: list[str]) -> list[dict]:
-    """Tables 2 and 5: each comparison; the one with the best baseline again; pooled backbones."""
+def comparisons(pairs: list[dict], options: argparse.Namespace) -> tuple[list, list]:
+    """Tables 2 and 3, and what the comparisons say together: a sentence for each family of tests.
+
+    Each comparison; again without collapsed runs, and with the best baseline; backbones pooled.
+    """
     test = partial(compare, margin=options.margin, alpha=options.alpha)
+    keys = [key for key in SETTING if key != options.compare]
     each = []
-    for setting, baseline, paired in pairs(runs, options, notes):
-        # Scores come of a thousand predictions or so: a difference of 1e-12 is rounding.
-        differences = {seed: round(treated["score"] - other["score"], 12)
-                       for seed, (treated, other) in paired.items()}
+    again = []  # shown, but no tests more
+    for setting, group in grouped(pairs, [*keys, "baseline"]):
+        differences = {pair["seed"]: pair["difference"] for pair in group}
         values = list(differences.values())
-        row = {"kind": "each", **setting, "baseline": baseline, "differences": differences}
-        row |= test([values]) | exact_wilcoxon(values) | {"one_seed": one_seed(differences)}
-        row["baseline_mean"] = mean_of([other for _, other in paired.values()], "score")
+        row = {"kind": "each", **setting, "differences": differences}
+        row |= test([values]) | exact_wilcoxon(values)
+        row["baseline_mean"] = mean_of(group, "baseline_score")
+        row["lowest"] = min(values)
+        row["highest"] = max(values)
         each.append(row)
 
-        collapsed = [seed for seed, both in paired.items() if any(run["collapsed"] for run in both)]
-        rest = [differences[seed] for seed in differences if seed not in collapsed]
-        if collapsed and rest:
-            row["without_collapsed"] = test([rest])
-            notes.append(f"{where(setting)}, {options.treatment} - {baseline}: {interval(row)}; "
-                         f"without seed {listed(collapsed)}: {interval(row['without_collapsed'])}.")
+        rest = [pair["difference"] for pair in group if not pair["collapsed"]]
+        if 0 < len(rest) < len(group):
+            starred = {"kind": "without collapsed", "baseline": f"{setting['baseline']} *"}
+            again.append(setting | starred | test([rest]) | {"finding": None})
 
-    keys = [key for key in SETTING if key != options.compare]
-    best = with_best_baseline(each, keys)
-    pooled = over_backbones(each, [key for key in keys if key != "model"], test)
-    family = [key for key in keys if key not in ("task", "model")]  # its tests differ in these
-    for rows in (each, pooled):
-        for setting, members in grouped(rows, family):
-            adjust(members, where(setting), options.alpha)
-    return each + best + pooled
-
-
-def with_best_baseline(each: list[dict], keys: list[str]) -> list[dict]:
-    """Of each setting with several baselines, the row of the one with the highest mean score."""
-    rows = []
-    for _, group in grouped(each, keys):
-        if len(group) > 1:
-            best = max(group, key=lambda row: row["baseline_mean"])
-            rows.append(best | {"kind": "best", "finding": "vs best"})
-    return rows
-
-
-def over_backbones(each: list[dict], keys: list[str], test: Callable) -> list[dict]:
-    """The rows that differ in the model only, as one comparison stratified by model."""
-    rows = []
-    for setting, group in grouped(each, [*keys, "baseline"]):
+    pooled = []
+    for setting, group in grouped(each, [key for key in (*keys, "baseline") if key != "model"]):
         if len(group) > 1:
             row = setting | {"kind": "pooled", "model": f"{len(group)} pooled"}
-            rows.append(row | test([list(row["differences"].values()) for row in group]))
-    return rows
+            pooled.append(row | test([list(one["differences"].values()) for one in group]))
+
+    family = [key for key in keys if key not in ("task", "model")]  # its tests differ in these
+    summary = []
+    for setting, rows in grouped(each, family):
+        summary.append(f"{where(setting)}: {adjust(rows, options.margin, options.alpha)}")
+    for _, rows in grouped(pooled, family):
+        adjust(rows, options.margin, options.alpha)
+
+    for _, group in grouped(each, keys):
+        if len(group) > 1:
+            row = max(group, key=lambda row: row["baseline_mean"])
+            best = {"kind": "best", "baseline": f"best of {len(group)}"}
+            again.append(row | best | {"p_holm": None, "finding": None})
+    return each + again + pooled, summary
 
 
-def adjust(rows: list[dict], family: str, alpha: float) -> None:
-    """Holm's method over the tests of one family, for difference and for equivalence apart."""
+def adjust(rows: list[dict], margin: float, alpha: float) -> str:
+    """Holm's method over one family of tests; what they find, each alone and all in a sentence."""
     rows = [row for row in rows if row["p"] is not None]
     differ = holm([row["p"] for row in rows])
     equal = holm([row["tost_p"] for row in rows])
     for row, p, tost_p in zip(rows, differ, equal):
-        row |= {"family": family, "p_holm": p, "tost_p_holm": tost_p}
+        row["p_holm"] = p
+        row["tost_p_holm"] = tost_p
         row["finding"] = finding(row["mean"], p, tost_p, alpha)
-
-
-def in_one_sentence(rows: list[dict], margin: float, alpha: float) -> list[str]:
-    """What the comparisons say together: a sentence for each family of them."""
-    sentences = []
-    tested = [row for row in rows if row["kind"] == "each" and row["p"] is not None]
-    for family, group in grouped(tested, ["family"]):
-        significant = sum(row["p"] < alpha for row in group)
-        adjusted = sum(row["p_holm"] < alpha for row in group)
-        with_zero = sum(row["low"] <= 0 <= row["high"] for row in group)
-        equivalent = sum(row["tost_p_holm"] < alpha for row in group)
-        sentences.append(
-            f"{family['family']}: {significant} of {len(group)} comparisons significant "
-            f"(after Holm: {adjusted}), {with_zero} intervals contain zero, "
-            f"{equivalent} shown equivalent within {margin:g}.")
-    return sentences
-
-
-def interval(row: dict) -> str:
-    if row["p"] is None:
-        return f"{row['mean']:+.4f} ({row['finding']})"
-    return f"{row['mean']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}]"
-
-
-def one_seed(differences: dict[int, float]) -> str:
-    low = min(differences, key=differences.get)
-    high = max(differences, key=differences.get)
-    return (f"anything from {differences[low]:+.4f} (seed {low}) "
-            f"to {differences[high]:+.4f} (seed {high})")
+    significant = sum(row["p"] < alpha for row in rows)
+    adjusted = sum(p < alpha for p in differ)
+    with_zero = sum(row["low"] <= 0 <= row["high"] for row in rows)
+    equivalent = sum(p < alpha for p in equal)
+    return (f"{significant} of {len(rows)} comparisons significant (after Holm: {adjusted}), "
+            f"{with_zero} intervals contain zero, {equivalent} shown equivalent within {margin:g}.")
 
 
 def ranks(runs: list[dict]) -> list[dict]:
     """Table 4: effective ranks, mean over the seeds; the objectives of one stage stand together."""
-    rows = []
-    keys = ("task", "model", "masker", "spread", "corruption", "input", "tokens")
-    order = {"before": 0, "adapted": 1, "fine-tuned": 2}
+    order = {"before": 1, "adapted": 2, "fine-tuned": 3}
     records = [run | record | {"order": order.get(record["stage"])}
                for run in runs for record in run["ranks"]]
-    for setting, group in grouped(records, (*keys, "order", "stage", "objective")):
-        layers = np.mean([run["layers"] for run in group], axis=0).tolist()
-        row = setting | {"n": len(group), "layers": layers, "dev_loss": None}
-        row["by_layer"] = " ".join(f"{rank:.0f}" for rank in layers)
+    keys = [key for key in SETTING if key != "objective"]
+    keys += ["input", "tokens", "order", "stage", "objective"]
+    rows = []
+    for setting, group in grouped(records, keys):
+        layers = np.mean([record["layers"] for record in group], axis=0).tolist()
+        row = setting | {"n": len(group), "layers": layers}
+        row["rank of each layer"] = " ".join(f"{rank:.0f}" for rank in layers)
         if setting["stage"] == "adapted":
             row["dev_loss"] = mean_of(group, "dev_loss")
         rows.append(row)
     return rows
 
 
-def about_runs(runs: list[dict]) -> list[str]:
-    """Collapsed runs, and environments that differ."""
-    notes = [f"{run['path'].name} collapsed into one class (Matthews exactly 0 at the reported "
-             "epoch); it counts in every result." for run in runs if run["collapsed"]]
-    for key in sorted({key for run in runs for key in run["environment"]}):
-        values = Counter(str(run["environment"].get(key)) for run in runs)
-        if len(values) > 1:
-            split = ", ".join(f"{value} in {number}" for value, number in values.items())
-            notes.append(f"Runs differ in {key}: {split}.")
-    return notes
-
-
 # ---- How they are shown ------------------------------------------------------------------------
 
-# A column: (heading, key of the row, format); without a format it is text, aligned to the left.
-SETTINGS = [(key, key, "") for key in SETTING]
-SCORES = SETTINGS + [
-    ("metric", "metric", ""), ("n", "n", "d"), ("mean", "mean", ".4f"),
-    ("sd", "sd", ".4f"), ("collapsed", "collapsed", "d")]
-COMPARISONS = SETTINGS + [
-    ("baseline", "baseline", ""), ("mean", "mean", "+.4f"), ("low", "low", "+.4f"),
-    ("high", "high", "+.4f"), ("p", "p_holm", ".2g"), ("detectable", "detectable", ".4f"),
-    ("ahead", "ahead", "d"), ("of", "n", "d"), ("finding", "finding", "")]
-MASKING = SETTINGS + [
-    ("mean KL", "kl_mean", ".1e"), ("last KL", "kl_last", ".1e"), ("5%", "5%", ".3f"),
-    ("50%", "50%", ".3f"), ("95%", "95%", ".3f"), ("agree", "agreement", ".2f"),
-    ("n", "n", "d"), ("score", "mean", ".4f"), ("sd", "sd", ".4f")]
-RANKS = [column for column in SETTINGS if column[1] != "objective"] + [
-    ("input", "input", ""), ("tokens", "tokens", ""), ("stage", "stage", ""),
-    ("objective", "objective", ""), ("dev loss", "dev_loss", ".2f"), ("by layer", "by_layer", "")]
-LUCK = SETTINGS + [
-    ("baseline", "baseline", ""), ("ahead", "ahead", "d"), ("of", "n", "d"),
-    ("with one seed one might have reported", "one_seed", ""), ("seeds", "seeds_needed", "d")]
+# A table's columns: {key of the row, which is the heading: format}; "" is text, to the left.
+SCORES = {
+    "n": "d", "score": ".4f", "sd": ".4f", "kl_mean": ".1e", "kl_last": ".1e",
+    "5%": ".3f", "50%": ".3f", "95%": ".3f", "agree": ".2f",
+}
+COMPARISONS = {
+    "baseline": "", "mean": "+.4f", "low": "+.4f", "high": "+.4f", "p_holm": ".2g",
+    "detectable": ".4f", "ahead": "d", "n": "d", "finding": "",
+}
+LUCK = {"baseline": "", "n": "d", "lowest": "+.4f", "highest": "+.4f", "seeds_needed": "d"}
+RANKS = {"input": "", "tokens": "", "stage": "", "dev_loss": ".2f", "rank of each layer": ""}
 
+HOW_TO_READ_1 = """\
+KL from uniform masking in nats per token, over the epoch and at its end; 5, 50, 95% of the tokens
+have no higher rate. agree: do two seeds rank the frequent tokens alike (1), or do their rankings
+have nothing in common (0)?"""
 HOW_TO_READ_2 = """\
-Low and high: the {percent:g}% interval, unadjusted. p and findings are adjusted (Holm, over the \
-comparisons that differ in task, model and baseline only; pooled rows among themselves). \
-Detectable: the true difference that so many pairs find with 80% power. Findings: better or worse, \
-p below {alpha:g}; equivalent, shown to be within {margin:g}; small gain or loss, both; undecided, \
-neither. vs best: the comparison with the baseline of the higher mean score, repeated; chosen by \
-its result, it is not tested again."""
+low, high: the {percent:g}% interval, unadjusted. p_holm, finding: by Holm's method over the
+comparisons of one spread; pooled rows among themselves. detectable: the true difference that so
+many pairs find with 80% power. better, worse: p_holm below {alpha:g}; equivalent: shown to lie
+within {margin:g}; small gain, small loss: both; undecided: neither. Again, and no tests more: best
+of 2, the baseline of the higher mean score; *, without the pairs in which a run collapsed."""
 HOW_TO_READ_3 = """\
-KL in nats per token. 5, 50, 95%: rates of the tokens. Agree: correlation of two seeds' rankings \
-of the frequent tokens. Uniform masking (KL 0) is left out."""
+With one seed one might have reported anything from the lowest to the highest. seeds_needed: to
+find a true difference of {margin:g} with 80% power. The 2023 code's own lone runs (random /
+whole-word / Typhoon): MRPC F1 .777 / .825 / .850, CoLA Matthews .150 / .202 / .160."""
 HOW_TO_READ_4 = """\
-Dev loss: the objective's own, of the adapted model. A rank after little learning says little."""
-HOW_TO_READ_5 = """\
-Seeds: how many find a true difference of {margin:g} with 80% power. For comparison, the authors' \
-2023 code came with single runs (random / whole-word / Typhoon): MRPC F1 .777 / .825 / .850, \
-CoLA Matthews .150 / .202 / .160."""
+dev_loss: the objective's own, of the adapted model. A rank after little learning says little."""
+
+STYLES = {  # what stands before, between and after the cells of a line
+    "text": ("", "  ", ""),
+    "markdown": ("| ", " | ", " |"),
+    "latex": ("", " & ", r" \\"),
+}
 
 
-def table(title: str, columns: list[tuple], rows: list[dict], style: str) -> str:
-    """One aligned table for a terminal ("text"), a README ("markdown") or a paper ("latex").
+def table(columns: dict[str, str], rows: list[dict], style: str) -> str:
+    """The rows, aligned for a terminal ("text"), a README ("markdown") or a paper ("latex")."""
+    aligned = []
+    for key, form in columns.items():
+        cells = [key]
+        for row in rows:
+            cells.append("-" if row.get(key) is None else format(row[key], form))
+        cells = [escaped(cell, style) for cell in cells]
+        width = max(map(len, cells))
+        aligned.append([cell.rjust(width) if form else cell.ljust(width) for cell in cells])
 
-    A setting that is one in all rows goes into the title; a column that no row has is left out.
-    """
-    values = {key: {row.get(key) for row in rows} for key in SETTING}
-    same = [key for key in SETTING if len(values[key]) == 1 and key != "task"]
-    if fixed := where({key: rows[0].get(key) for key in same}):
-        title += f" ({fixed})"
-    columns = [column for column in columns if column[1] not in same]
-    columns = [column for column in columns if any(column[1] in row for row in rows)]
-
-    cells = [[heading for heading, _, _ in columns]]
-    for row in rows:
-        cells.append(["-" if row.get(key) is None else format(row[key], form)
-                      for _, key, form in columns])
-    cells = [[escaped(text, style) for text in line] for line in cells]
-    widths = [max(2, *map(len, column)) for column in zip(*cells)]
-    aligned = [">" if form else "<" for _, _, form in columns]
-    heading, *body = [[f"{text:{side}{width}}" for text, side, width in zip(line, aligned, widths)]
-                      for line in cells]
-    rule = ["-" * width for width in widths]
-
-    if style == "text":
-        lines = ["  ".join(line).rstrip() for line in (heading, rule, *body)]
-        return "\n".join([title, "", *lines])
-    if style == "markdown":
-        colons = [":" if side == ">" else "-" for side in aligned]
-        rule = [dashes[1:] + colon for dashes, colon in zip(rule, colons)]
-        lines = ["| " + " | ".join(line) + " |" for line in (heading, rule, *body)]
-        return "\n".join([title, "", *lines])
-    sides = "".join("r" if side == ">" else "l" for side in aligned)
-    heading, *body = [" & ".join(line) + r" \\" for line in (heading, *body)]
-    return "\n".join([
-        rf"\begin{{table}}\caption{{{escaped(title.split('. ', 1)[1], style)}}}",
-        rf"\begin{{tabular}}{{{sides}}}",
-        r"\hline", heading, r"\hline", *body, r"\hline",
-        r"\end{tabular}\end{table}"])
+    start, between, end = STYLES[style]
+    lines = [(start + between.join(cells) + end).rstrip() for cells in zip(*aligned)]
+    if style == "latex":
+        sides = "".join("r" if form else "l" for form in columns.values())
+        lines.insert(1, r"\hline")
+        return "\n".join([rf"\begin{{tabular}}{{{sides}}}", *lines, r"\end{tabular}"])
+    lines.insert(1, start + between.join("-" * len(cells[0]) for cells in aligned) + end)
+    return "\n".join(lines)
 
 
 def escaped(text: str, style: str) -> str:
-    if style == "markdown":
-        return text.replace("|", r"\|")
     if style == "latex":
         text = re.sub(r"([&%$#_{}])", r"\\\1", text)
-        return re.sub(r"(?<!\w)-(?=\d)", "$-$", text)  # a minus, not a hyphen
+        text = re.sub(r"(?<!\w)-(?=\d)", "$-$", text)  # a minus, not a hyphen
     return text
+
+
+def where(setting: dict) -> str:
+    shown = [key for key in SETTING if setting.get(key) is not None]
+    return ", ".join(f"{key} {setting[key]}" for key in shown)
 
 
 def report(runs: list[dict], options: argparse.Namespace) -> str:
     """All that the runs say."""
-    notes = about_runs(runs)
     of_settings = scores(runs)
-    compared = comparisons(runs, options, notes)
+    compared, summary = comparisons(find_pairs(runs, options), options)
     of_layers = ranks(runs)
-    summary = in_one_sentence(compared, options.margin, options.alpha)
+    same = {}  # what holds for all runs is said once
+    for key in SETTING:
+        values = {run[key] for run in runs} - {None}
+        if len(values) < 2:
+            same[key] = values.pop() if values else None
+    metrics = " and ".join(sorted({f"{run['metric']} ({run['task']})" for run in runs}))
+    notes = [f"{len(runs)} runs, all: {where(same)}. Scores: {metrics}, {options.epoch} epoch."]
+    if runs[0]["identity"]["sample"]:
+        notes.insert(0, "SAMPLE: made-up data; these runs say nothing about MRPC or CoLA.")
+    notes += summary or [f"There is no pair of {options.compare} {options.treatment}."]
+    if collapsed := [run["path"].name for run in runs if run["collapsed"]]:
+        notes.append("Collapsed into one class (Matthews exactly 0 at the reported epoch), but "
+                     f"counted: {', '.join(collapsed)}")
     if options.format == "json":
-        return json.dumps({
-            "sample": runs[0]["sample"], "runs": len(runs), "options": vars(options),
-            "scores": of_settings, "comparisons": compared, "effective_rank": of_layers,
-            "summary": summary, "notes": notes}, indent=1, allow_nan=False)
+        everything = {"notes": notes, "options": vars(options), "scores": of_settings,
+                      "comparisons": compared, "effective_rank": of_layers}
+        return json.dumps(everything, indent=1, allow_nan=False)
 
-    figures = {"percent": 100 * (1 - options.alpha), **vars(options)}
     difference = f"{options.treatment} minus baseline"
-    not_uniform = [row for row in of_settings if row["kl_last"] != 0]
     each = [row for row in compared if row["kind"] == "each"]
-    tables = [
-        (f"Table 1. Scores over the seeds, {options.epoch} epoch", SCORES, of_settings, []),
-        (f"Table 2. {difference}, paired by seed", COMPARISONS, compared,
-         [*summary, HOW_TO_READ_2.format(**figures)]),
-        ("Table 3. Masking by spread", MASKING, not_uniform, [HOW_TO_READ_3]),
-        ("Table 4. Effective rank by layer", RANKS, of_layers, [HOW_TO_READ_4]),
-        (f"Table 5. The luck of one seed: {difference}", LUCK, each,
-         [HOW_TO_READ_5.format(**figures)])]
-    shown = []
-    if runs[0]["sample"]:
-        shown.append("SAMPLE: these runs are on made-up data; they say nothing about MRPC or CoLA.")
-    for title, columns, rows, below in tables:
+    tables = (
+        ("Table 1. Scores and masking over the seeds", SCORES, of_settings, HOW_TO_READ_1),
+        (f"Table 2. {difference}, paired by seed", COMPARISONS, compared, HOW_TO_READ_2),
+        (f"Table 3. The luck of one seed: {difference}", LUCK, each, HOW_TO_READ_3),
+        ("Table 4. Effective rank", RANKS, of_layers, HOW_TO_READ_4),
+    )
+    parts = [escaped(fill(note, 98), options.format) for note in notes]
+    for title, columns, rows, how_to_read in tables:
         if rows:
-            shown.append(table(title, columns, rows, options.format))
-            shown += [paragraph(text, options.format) for text in below]
-    shown += [paragraph(f"Note: {note}", options.format) for note in notes]
-    return "\n\n".join(shown)
-
-
-def paragraph(text: str, style: str) -> str:
-    return fill(text, 98) if style == "text" else escaped(text, style)
+            settings = {key: "" for key in SETTING if key in rows[0] and key not in same}
+            below = how_to_read.format(percent=100 - 100 * options.alpha, **vars(options))
+            parts.append(escaped(title, options.format))
+            parts.append(table(settings | columns, rows, options.format))
+            parts.append(escaped(below, options.format))
+    return "\n\n".join(parts)
 
 
 # ---- The command -------------------------------------------------------------------------------
@@ -592,33 +477,20 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], allow_abbrev=False)
     parser.error = lambda message: parser.exit(2, f"stats.py: {' '.join(message.split())}\n")
     add = parser.add_argument
-    add("paths", nargs="*", default=["runs"], metavar="PATH",
-        help="logs or folders (default: runs)")
-    add("--compare", choices=list(DEFAULTS), default="masker",
-        help="what the two of a pair differ in (default: masker)")
-    add("--treatment", metavar="VALUE", help="(defaults: typhoon, 1.0, mae, 80-10-10)")
-    add("--baseline", nargs="+", metavar="VALUE",
-        help="what it is compared with (defaults: random whole-word, 0.4, mlm, mask)")
-    add("--epoch", choices=["best", "last"], default="best", help="of each stage (default: best)")
-    add("--margin", type=float, default=0.01, help="less is no difference (default: 0.01)")
-    add("--alpha", type=float, default=0.05, help="of tests and intervals (default: 0.05)")
-    add("--format", choices=["text", "markdown", "latex", "json"], default="text",
-        help="(default: text)")
+    add("paths", nargs="*", default=["runs"], help="run logs, or folders of them (runs)")
+    add("--compare", choices=list(COMPARED), default="masker", help="where a pair differs (masker)")
+    add("--treatment", help="its value in one run: typhoon, or 1.0, mae, 80-10-10")
+    add("--baseline", nargs="+", help="and in the other: random whole-word, or 0.4, mlm, mask")
+    add("--epoch", choices=["best", "last"], default="best", help="of each stage (best)")
+    add("--margin", type=float, default=0.01, help="a smaller difference is none (0.01)")
+    add("--alpha", type=float, default=0.05, help="of tests and intervals (0.05)")
+    add("--format", choices=[*STYLES, "json"], default="text", help="of the tables (text)")
     options = parser.parse_args(arguments)
     if not (0 < options.margin < 1 and 0.001 <= options.alpha <= 0.4):
         parser.error("--margin must lie between 0 and 1, --alpha between 0.001 and 0.4")
-
-    treatment, baselines = DEFAULTS[options.compare]
+    treatment, baselines = COMPARED[options.compare]
     options.treatment = options.treatment or treatment
     options.baseline = options.baseline or baselines
-    if options.compare == "spread":
-        try:
-            options.treatment = float(options.treatment)
-            options.baseline = [float(spread) for spread in options.baseline]
-        except ValueError as error:
-            parser.error(f"spreads are numbers: {error}")
-    options.baseline = [value for value in dict.fromkeys(options.baseline)
-                        if value != options.treatment]
     return options
 
 
@@ -626,15 +498,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = read_options(arguments)
     try:
         runs = read_logs(options.paths, options.epoch, options.compare)
-        print(report(runs, options), flush=True)
-        return 0
-    except KeyboardInterrupt:
-        return 130
-    except (UserError, OSError, UnicodeError) as error:  # the latter two: of standard output
+    except UserError as error:
         print(f"stats.py: {error}", file=sys.stderr)
-        if isinstance(error, OSError):
-            sys.stdout = None  # it takes no more, nor will it at the exit
         return 2
+    print(report(runs, options))
+    return 0
 
 
 if __name__ == "__main__":

@@ -137,11 +137,11 @@ def test_findings():
 
 
 def test_without_a_variance_there_is_no_test():
-    one = stats.compare([[0.02]], 0.01, 0.05)
-    assert one == {"n": 1, "ahead": 1, "mean": 0.02, "p": None, "finding": "one pair"}
-    equal = stats.compare([[0.02, 0.02], [0.01]], 0.01, 0.05)
-    assert equal["mean"] == pytest.approx(0.015)
-    assert equal["p"] is None and equal["finding"] == "all equal"
+    one_pair = stats.compare([[0.02]], 0.01, 0.05)
+    assert one_pair == {"n": 1, "ahead": 1, "mean": 0.02, "p": None, "finding": "no test"}
+    all_equal = stats.compare([[0.02, 0.02], [0.01]], 0.01, 0.05)
+    assert all_equal["mean"] == pytest.approx(0.015)
+    assert all_equal["p"] is None and all_equal["finding"] == "no test"
 
 
 # ---- Logs --------------------------------------------------------------------------------------
@@ -201,9 +201,9 @@ def run_log(task="mrpc", model="tinybert", masker="typhoon", seed=0, spread=0.4,
             "epochs": [
                 {"epoch": epoch, "train_loss": 2.0, "dev_loss": 3.0 if objective == "mae" else 2.5,
                  "masked_fraction": 0.3, "kl_mean": kl and 2 * kl, "kl_last": kl,
-                 "seen_share": 1.0, "band": band, "mean_deviation": width / 3,
-                 "most_masked": [], "least_masked": []} for epoch in (1, 2)],
-            "frequent_rates": rates, "best_epoch": 2, "last_epoch": 2, "notices": []},
+                 "seen_mean": 1.0, "seen_last": 1.0, "band": band, "mean_deviation": width / 3,
+                 "most_masked": [], "least_masked": [], "notices": []} for epoch in (1, 2)],
+            "frequent_rates": rates, "best_epoch": 2, "last_epoch": 2},
         "classifier": {
             "epochs": [
                 {"epoch": epoch, "train_loss": 0.5, "dev_loss": 0.5, "accuracy": value - 0.05,
@@ -260,7 +260,7 @@ def test_ninety_runs_as_text(ninety, capsys):
     text = output(capsys, ninety)
     assert text == (GOLDEN / "stats_synthetic_90_runs.txt").read_text()
     assert max(map(len, text.splitlines())) <= 100
-    for finding in ("better", "worse", "small gain", "equivalent", "undecided", "vs best"):
+    for finding in ("better", "worse", "small gain", "equivalent", "undecided"):
         assert f"  {finding}\n" in text
 
 
@@ -292,9 +292,10 @@ def test_one_sentence_over_all(ninety, capsys):
     equivalent = sum(row["finding"] in ("equivalent", "small gain") for row in rows)
     assert significant > adjusted > 0  # Holm takes something back, here
     assert sum(row["tost_p"] < 0.05 for row in rows) > equivalent > 0  # and here
-    assert report["summary"] == [
-        f"objective mlm, spread 0.4: {significant} of 12 comparisons significant (after Holm: "
-        f"{adjusted}), {zero} intervals contain zero, {equivalent} shown equivalent within 0.005."]
+    assert report["notes"][1:] == [
+        f"objective mlm, spread 0.4, corruption mask: {significant} of 12 comparisons significant "
+        f"(after Holm: {adjusted}), {zero} intervals contain zero, "
+        f"{equivalent} shown equivalent within 0.005."]
 
 
 def test_the_best_baseline_is_the_one_with_the_higher_mean(ninety, capsys):
@@ -303,12 +304,12 @@ def test_the_best_baseline_is_the_one_with_the_higher_mean(ninety, capsys):
     assert len(best) == 6
     for row in best:
         axes = {"task": row["task"], "model": row["model"]}
-        means = {masker: chosen(report["scores"], masker=masker, **axes)[0]["mean"]
+        means = {masker: chosen(report["scores"], masker=masker, **axes)[0]["score"]
                  for masker in ("random", "whole-word", "typhoon")}
         highest = max(means["random"], means["whole-word"])
-        assert means[row["baseline"]] == highest
+        assert row["baseline"] == "best of 2"
         assert row["mean"] == pytest.approx(means["typhoon"] - highest)
-        assert "p_holm" not in row  # it is no test more
+        assert row["p_holm"] is None and row["finding"] is None  # it is no test more
 
 
 def test_pooled_rows_have_the_seeds_of_all_backbones(ninety, capsys):
@@ -330,10 +331,9 @@ def test_the_luck_of_one_seed(tmp_path, capsys):
     logs = [run_log(masker=masker, seed=seed, score=score)
             for masker in scores for seed, score in enumerate(scores[masker])]
     text = output(capsys, write(tmp_path / "runs", logs), "--baseline", "random")
-    luck = text[text.index("Table 5."):]
-    assert re.search(r"mrpc +random +2 +3 ", luck)
-    assert "anything from -0.0100 (seed 0) to +0.0200 (seed 1)" in luck
-    assert "MRPC F1 .777 / .825 / .850" in " ".join(luck.split())  # the 2023 code's
+    luck = " ".join(text[text.index("Table 3."):].split())
+    assert re.search(r" random 3 -0\.0100 \+0\.0200 \d+ With one seed one might have", luck)
+    assert "MRPC F1 .777 / .825 / .850" in luck  # the 2023 code's
 
 
 # ---- Which runs are pairs ----------------------------------------------------------------------
@@ -348,20 +348,15 @@ def test_a_sweep_of_the_spread_does_not_change_the_twelve(ninety, tmp_path, caps
     assert [(row["task"], row["model"], row["baseline"], row["n"]) for row in rows
             if row["spread"] == 1.0] == [("mrpc", "tinybert", "random", 5),
                                          ("mrpc", "tinybert", "whole-word", 5)]
-    assert [sentence[:27] for sentence in after["summary"]] == [
-        "objective mlm, spread 0.4: ", "objective mlm, spread 1.0: "]
-    assert after["notes"] == []
+    assert [note[:27] for note in after["notes"][1:]] == [
+        "objective mlm, spread 0.4, ", "objective mlm, spread 1.0, "]
 
 
-def test_seeds_without_a_partner_are_named(tmp_path, capsys):
+def test_only_seeds_with_a_partner_are_compared(tmp_path, capsys):
     logs = [run_log(masker="random", seed=seed) for seed in (0, 1, 2, 7)]
     logs += [run_log(seed=seed) for seed in (0, 1, 2, 3)]
     report = numbers(capsys, write(tmp_path / "runs", logs))
     assert [list(row["differences"]) for row in report["comparisons"]] == [["0", "1", "2"]]
-    setting = "task mrpc, model tinybert, objective mlm, spread 0.4"
-    assert report["notes"] == [
-        f"{setting}: no random run for seed 3.", f"{setting}: no typhoon run for seed 7.",
-        f"{setting}: no whole-word run for seed 0, 1, 2, 3."]
 
 
 def test_other_maskers_in_either_place(tmp_path, capsys):
@@ -388,12 +383,12 @@ def test_other_axes_are_compared_in_the_same_way(tmp_path, capsys, axis, treatme
     runs = write(tmp_path / "runs", logs)
     rows = numbers(capsys, runs, "--compare", axis)["comparisons"]
     assert [list(row["differences"].values()) for row in rows] == [[0.02, 0.01, -0.01]]
-    swapped = numbers(capsys, runs, "--compare", axis, "--treatment", baseline,
-                      "--baseline", treatment)["comparisons"]
+    swapped = numbers(capsys, runs, "--compare", axis, "--treatment", str(baseline),
+                      "--baseline", str(treatment))["comparisons"]
     assert swapped[0]["mean"] == -rows[0]["mean"]
     nothing = numbers(capsys, runs, "--compare", axis, "--treatment", "0.7", "--baseline", "0.9")
     assert nothing["comparisons"] == []
-    assert f"Nothing to compare: no pair of {axis} 0.7 and a baseline." in nothing["notes"]
+    assert f"There is no pair of {axis} 0.7." in nothing["notes"]
 
 
 def test_the_objectives_are_kept_apart(tmp_path, capsys):
@@ -430,15 +425,14 @@ def test_masking_by_spread(tmp_path, capsys):
         assert row["kl_last"] == pytest.approx(np.mean([epoch["kl_last"] for epoch in epochs]))
         assert row["95%"] == pytest.approx(0.3 + 0.02 * spread)
     text = output(capsys, runs)
-    table_3 = text[text.index("Table 3."):text.index("Table 5.")]
-    assert re.search(r"mrpc +1\.0 .*0\.280  0\.305  0\.320", table_3)
-    assert "random" not in table_3.splitlines()[0] and "masker typhoon" in table_3  # KL 0: left out
+    assert re.search(r"\ntyphoon +1\.0 +2 +.* 0\.280  0\.305  0\.320", text)
+    assert re.search(r"\nrandom +- +2 +.* 0\.300  0\.300  0\.300", text)
 
 
 def test_a_masker_by_position_and_no_adaptation_show_a_dash(tmp_path, capsys):
     by_position = [run_log(masker="spans", seed=seed, by_type=False) for seed in (0, 1)]
     text = output(capsys, write(tmp_path / "spans", by_position))
-    assert re.search(r"mrpc +-( +-){5} +2 +0\.7", text[text.index("Table 3."):])
+    assert re.search(r"\n2  0\.7\d+  0\.0\d+( +-){6}\n", text)
     logs = of_three_maskers([0, 1])
     for log in logs:
         log["mlm"] = {"epochs": [], "frequent_rates": {}, "best_epoch": 0, "last_epoch": 0}
@@ -455,12 +449,12 @@ def test_effective_ranks_stand_with_the_dev_losses_of_both_objectives(tmp_path, 
     table_4 = text[text.index("Table 4."):]
     rows = [" ".join(line.split()) for line in table_4.splitlines() if " real " in line]
     assert rows == [
-        "mrpc masked real before mae - 101 111 121",
-        "mrpc masked real before mlm - 101 111 121",
-        "mrpc masked real adapted mae 3.00 141 151 161",
-        "mrpc masked real adapted mlm 2.50 101 111 121",
-        "mrpc masked real fine-tuned mae - 141 151 161",
-        "mrpc masked real fine-tuned mlm - 101 111 121"]
+        "mae masked real before - 101 111 121",
+        "mlm masked real before - 101 111 121",
+        "mae masked real adapted 3.00 141 151 161",
+        "mlm masked real adapted 2.50 101 111 121",
+        "mae masked real fine-tuned - 141 151 161",
+        "mlm masked real fine-tuned - 101 111 121"]
 
 
 def test_a_collapsed_run_is_named_and_counts(tmp_path, capsys):
@@ -469,15 +463,14 @@ def test_a_collapsed_run_is_named_and_counts(tmp_path, capsys):
         if log["run"] == "cola-tinybert-typhoon-mlm-spread0.4-seed3":
             log["classifier"]["epochs"][1]["matthews"] = 0.0
     report = numbers(capsys, write(tmp_path / "runs", logs))
-    assert chosen(report["scores"], masker="typhoon")[0]["collapsed"] == 1
     row = chosen(report["comparisons"], kind="each", baseline="random")[0]
     assert row["n"] == 5 and row["mean"] < -0.1 and row["differences"]["3"] < -0.7
     rest = [difference for seed, difference in row["differences"].items() if seed != "3"]
-    assert row["without_collapsed"]["mean"] == pytest.approx(np.mean(rest))
-    assert any(note.startswith("cola-tinybert-typhoon-mlm-spread0.4-seed3.json collapsed")
-               for note in report["notes"])
-    assert any("typhoon - random" in note and "without seed 3: +0.00" in note
-               for note in report["notes"])
+    without = chosen(report["comparisons"], baseline="random *")[0]
+    assert without["n"] == 4 and without["mean"] == pytest.approx(np.mean(rest))
+    assert without["low"] > row["low"] and without["finding"] is None  # it is no test more
+    assert report["notes"][-1].startswith("Collapsed into one class")
+    assert report["notes"][-1].endswith(": cola-tinybert-typhoon-mlm-spread0.4-seed3.json")
 
 
 def test_epoch_margin_and_alpha(ninety, capsys):
@@ -487,7 +480,7 @@ def test_epoch_margin_and_alpha(ninety, capsys):
         row = chosen(report["scores"], task="mrpc", model="tinybert", masker="random")[0]
         f1 = [run_log(masker="random", seed=seed)["classifier"]["epochs"][epoch - 1]["f1"]
               for seed in range(5)]
-        assert row["mean"] == pytest.approx(np.mean(f1))
+        assert row["score"] == pytest.approx(np.mean(f1))
         assert row["sd"] == pytest.approx(np.std(f1, ddof=1))
     wide = numbers(capsys, ninety, "--margin", "0.5", "--alpha", "0.01")
     assert wide["comparisons"][0]["low"] < best["comparisons"][0]["low"]
@@ -497,36 +490,27 @@ def test_epoch_margin_and_alpha(ninety, capsys):
 
 # ---- What is said ------------------------------------------------------------------------------
 
-def test_environments_may_differ_and_it_is_said(tmp_path, capsys):
-    logs = of_three_maskers([0, 1])
-    logs[0]["environment"] |= {"torch": "2.1"}
-    del logs[1]["environment"]["device"]
-    notes = numbers(capsys, write(tmp_path / "runs", logs))["notes"]
-    assert notes == ["Runs differ in device: x86_64 in 5, None in 1.",
-                     "Runs differ in torch: 2.1 in 1, 2.0 in 5."]
-
-
 def test_sample_runs_are_marked_at_the_top(tmp_path, capsys):
     runs = write(tmp_path / "runs", [log | {"sample": True} for log in of_three_maskers([0, 1])])
     for style in ("text", "markdown", "latex"):
-        assert output(capsys, runs, "--format", style).startswith("SAMPLE: these runs are on")
-    assert numbers(capsys, runs)["sample"] is True
+        assert output(capsys, runs, "--format", style).startswith("SAMPLE: made-up data;")
+    assert numbers(capsys, runs)["notes"][0].startswith("SAMPLE")
 
 
 def test_one_run_alone_is_shown(tmp_path, capsys):
     text = output(capsys, write(tmp_path / "runs", [run_log(seed=3)]))
-    assert "Table 1. Scores over the seeds" in text and "Table 2." not in text
-    assert "Note: Nothing to compare: no pair of masker typhoon and a baseline." in text
+    assert "Table 1. Scores and masking" in text and "Table 2." not in text
+    assert "There is no pair of masker typhoon." in text
 
 
 def test_only_the_json_files_of_the_folder_itself_are_read(tmp_path, capsys):
     runs = write(tmp_path / "runs", of_three_maskers([0, 1]))
-    for name in ("a.claim", "b.json.part", "._c.json", "README.txt"):
+    for name in ("a.claim", "b.json.part", "README.txt"):
         (runs / name).write_text("{")
     (runs / "below").mkdir()
     (runs / "below" / "d.json").write_text("{")
     files = sorted(runs.glob("mrpc*.json"))
-    assert numbers(capsys, runs)["runs"] == 6
+    assert numbers(capsys, runs)["notes"][0].startswith("6 runs")
     assert output(capsys, *reversed(files)) == output(capsys, runs)  # in any order
 
 
@@ -566,7 +550,7 @@ def test_what_belongs_to_a_task_a_model_or_a_masker_may_differ_between_them(tmp_
     logs = [run_log(task=task, model=model, masker=masker, objective=objective)
             for task in ("mrpc", "cola") for model in ("tinybert", "bert-base")
             for masker in ("random", "typhoon") for objective in ("mlm", "mae")]
-    assert numbers(capsys, write(tmp_path / "runs", logs))["runs"] == 16
+    assert len(numbers(capsys, write(tmp_path / "runs", logs))["scores"]) == 16
 
 
 def changed(log, *keys_and_value):
@@ -582,22 +566,15 @@ def changed(log, *keys_and_value):
 @pytest.mark.parametrize("logs, message", [
     ([run_log(), changed(run_log(seed=1), "sample", True)], "differ in sample"),
     ([run_log(), changed(run_log(), "run", "copy")], "are one run"),
-    ([run_log(), changed(run_log(seed=1), "identity", "new", 1)], "differ in their options"),
     ([changed(run_log(), "format", "typhoon-run-1")], "format is not typhoon-run-2"),
-    ([changed(run_log(), "identity", "seed", 1.5)], "identity.seed is 1.5"),
-    ([changed(run_log(), "identity", "task", ["mrpc"])], "identity.task is ['mrpc']"),
-    ([changed(run_log(), "metric", "bleu")], "classifier.epochs.1.bleu is missing"),
-    ([changed(run_log(), "classifier", "best_epoch", 9)], "classifier.epochs.8.f1 is missing"),
-    ([changed(run_log(), "mlm", "best_epoch", 9)], "mlm.epochs.8.kl_mean is missing"),
-    ([changed(run_log(), "classifier", "epochs", 1, "f1", "0.8")], "epochs.1.f1 is '0.8'"),
-    ([changed(run_log(), "classifier", "epochs", 1, "f1", math.nan)], "epochs.1.f1 is nan"),
-    ([changed(run_log(), "classifier", "epochs", 1, "f1", True)], "epochs.1.f1 is True"),
-    ([changed(run_log(), "mlm", "epochs", 1, "kl_last", 10 ** 400)], "epochs.1.kl_last is 1000"),
-    ([changed(run_log(), "mlm", "epochs", 1, "band", {})], "epochs.1.band.5% is missing"),
-    ([changed(run_log(), "mlm", "frequent_rates", {".": "x"})], "mlm.frequent_rates.. is 'x'"),
-    ([changed(run_log(), "environment", None)], "environment is None"),
-    ([changed(run_log(ranks=True), "effective_rank", 0, "layers", [1, "2"])],
-     "effective_rank.0.layers.1 is '2'"),
+    ([changed(run_log(), "metric", "bleu")], "KeyError: 'bleu'"),
+    ([changed(run_log(), "classifier", "best_epoch", 9)], "index out of range"),
+    ([changed(run_log(), "classifier", "epochs", 1, "f1", "0.8")], "f1 is '0.8'"),
+    ([changed(run_log(), "classifier", "epochs", 1, "f1", math.nan)], "f1 is 'NaN'"),
+    ([changed(run_log(), "mlm", "epochs", 1, "kl_last", None)], "kl_last is None"),
+    ([changed(run_log(), "mlm", "epochs", 1, "band", {})], "KeyError: '5%'"),
+    ([changed(run_log(), "mlm", "frequent_rates", {"the": "x"})], "the is 'x'"),
+    ([changed(run_log(ranks=True), "effective_rank", 0, "layers", [1, "x"])], "float: 'x'"),
 ])
 def test_logs_that_are_refused(tmp_path, capsys, logs, message):
     error = refusal(capsys, write(tmp_path / "runs", logs))
@@ -606,7 +583,7 @@ def test_logs_that_are_refused(tmp_path, capsys, logs, message):
 
 @pytest.mark.parametrize("content", [
     b"", b"{", b"[]", b"7", b"null", b"\xff\xfe{}", b"{}", b"<html></html>", b"[" * 99999,
-    b'{"format": "typhoon-run-2"}', b'{"format": ["typhoon-run-2"]}'], ids=range(11))
+    b'{"format": "typhoon-run-2"}'], ids=range(10))
 def test_foreign_files_are_refused(tmp_path, capsys, content):
     runs = write(tmp_path / "runs", [run_log()])
     (runs / "foreign.json").write_bytes(content)
@@ -615,47 +592,26 @@ def test_foreign_files_are_refused(tmp_path, capsys, content):
 
 def test_places_without_logs_are_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert "runs cannot be read" in refusal(capsys)  # the default folder, which is not there
+    assert "runs: is no whole run log" in refusal(capsys)  # the default folder, which is not there
     (tmp_path / "runs").mkdir()
     assert "runs holds no run log" in refusal(capsys)
     (tmp_path / "runs" / "folder.json").mkdir()
-    assert "folder.json cannot be read" in refusal(capsys)
+    assert "folder.json: is no whole run log" in refusal(capsys)
 
 
 @pytest.mark.parametrize("arguments", [
     ["--margin", "0"], ["--margin", "nan"],
     ["--alpha", "0"], ["--alpha", "0.5"], ["--alpha", "x"],
-    ["--compare", "seed"], ["--compare", "spread", "--treatment", "wide"], ["--format", "html"]])
+    ["--compare", "seed"], ["--format", "html"]])
 def test_options_out_of_range_are_refused(ninety, capsys, arguments):
     refusal(capsys, ninety, *arguments)
 
 
-def test_a_log_damaged_anywhere_ends_in_tables_or_in_one_sentence(tmp_path):
-    log = run_log(ranks=True)
-    log["effective_rank"] = log["effective_rank"][:1]
-    whole = json.dumps(log)
-    path = tmp_path / "log.json"
-    options = stats.read_options([str(path)])
-
-    def places(value, here=()):  # every key and index of the log
-        inside = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, below in inside if isinstance(value, (dict, list)) else ():
-            yield (*here, key)
-            yield from places(below, (*here, key)) if isinstance(below, (dict, list)) else ()
-
-    refused = 0
-    for place in places(log):
-        for replacement in (None, "text", -3, [[]], {"a": []}, math.nan):
-            path.write_text(json.dumps(changed(json.loads(whole), *place, replacement)))
-            try:
-                stats.report(stats.read_logs([path]), options)
-            except UserError:
-                refused += 1
-    assert refused > 150
+def test_a_log_that_was_cut_off_is_refused(tmp_path, capsys):
+    whole = json.dumps(run_log())
     for length in range(0, len(whole) - 1, 97):
-        path.write_text(whole[:length])
-        with pytest.raises(UserError, match="log.json cannot be read"):
-            stats.read_logs([path])
+        (tmp_path / "log.json").write_text(whole[:length])
+        assert "log.json: is no whole run log" in refusal(capsys, tmp_path)
 
 
 # ---- Formats and the command -------------------------------------------------------------------
@@ -664,7 +620,7 @@ def test_a_log_damaged_anywhere_ends_in_tables_or_in_one_sentence(tmp_path):
 def awkward(tmp_path_factory):
     """Names that mean something in markdown and LaTeX, and one letter that is not ASCII."""
     logs = [run_log(model=model, masker=masker, seed=seed, ranks=True)
-            for model in ("a_b%c|d&{\u00e9}", "b") for masker in ("random", "rare_50%")
+            for model in ("a_b%c d&{\u00e9}", "b") for masker in ("random", "rare_50%")
             for seed in (0, 1, 2)]
     directory = tmp_path_factory.mktemp("awkward")
     for i, log in enumerate(logs):
@@ -674,20 +630,19 @@ def awkward(tmp_path_factory):
 
 
 def test_markdown_has_the_same_number_of_columns_in_every_row(ninety, awkward, capsys):
-    for arguments, tables in (([ninety], 4), (awkward, 5)):
+    for arguments, tables in (([ninety], 3), (awkward, 4)):
         text = output(capsys, *arguments, "--format", "markdown")
         blocks = [block.splitlines() for block in text.split("\n\n") if block.startswith("| ")]
         assert len(blocks) == tables
         for lines in blocks:
-            assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
-            assert re.fullmatch(r"\|( -+[:-] \|)+", lines[1]) and "-: |" in lines[1]
+            assert len({line.count("|") for line in lines}) == 1
+            assert re.fullmatch(r"\|( -+ \|)+", lines[1])
 
 
 def test_latex_is_balanced_and_escaped(ninety, awkward, capsys):
-    for arguments, tables in (([ninety], 4), (awkward, 5)):
+    for arguments, tables in (([ninety], 3), (awkward, 4)):
         text = output(capsys, *arguments, "--format", "latex")
-        assert text.count(r"\begin{table}") == tables
-        assert text.count(r"\end{tabular}\end{table}") == tables
+        assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == tables
         tabular = r"\\begin\{tabular\}\{([lr]+)\}\n(.*?)\\end\{tabular\}"
         for columns, lines in re.findall(tabular, text, re.DOTALL):
             for line in lines.splitlines():
@@ -697,7 +652,7 @@ def test_latex_is_balanced_and_escaped(ninety, awkward, capsys):
         outside = re.sub(r"\$-\$|\\[a-z]+\{[^}]*\}|(?<!\\)&", "", text)
         assert not re.search(r"(?<!\\)[_%$#&]", outside)
         assert not re.search(r"(?<![\w$])-\d", text)  # a minus, not a hyphen
-    assert "a\\_b\\%c|d\\&\\{\u00e9\\}" in text and r"\caption{rare\_50\% minus baseline" in text
+    assert "a\\_b\\%c d\\&\\{\u00e9\\}" in text and r"rare\_50\% minus baseline" in text
 
 
 def test_json_keeps_everything_and_is_plain(ninety, awkward, capsys):
@@ -712,21 +667,6 @@ def test_json_keeps_everything_and_is_plain(ninety, awkward, capsys):
 def test_the_command_itself(ninety, root):
     command = [sys.executable, "-W", "error", root / "stats.py"]
     done = subprocess.run([*command, ninety], capture_output=True, text=True)
-    assert done.returncode == 0 and done.stderr == "" and done.stdout.startswith("Table 1. ")
+    assert done.returncode == 0 and done.stderr == "" and "\nTable 1. " in done.stdout
     done = subprocess.run([*command, ninety / "nothing.json"], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-
-
-def test_output_that_nobody_takes_ends_with_one_line(ninety, root):
-    for redirect in (">/dev/full", "| true"):
-        script = f"'{sys.executable}' '{root / 'stats.py'}' '{ninety}' --format json {redirect}"
-        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
-        assert done.stderr.startswith("stats.py: ") and done.stderr.count("\n") == 1
-
-
-def test_control_c_ends_quietly(ninety, monkeypatch, capsys):
-    def interrupted(*arguments):
-        raise KeyboardInterrupt
-    monkeypatch.setattr(stats, "read_logs", interrupted)
-    assert stats.main([str(ninety)]) == 130
-    assert capsys.readouterr() == ("", "")

@@ -162,16 +162,20 @@ class RandomMasker:
         selected) and model.predict. Keep what your idea needs; it is the run's own, on its device.
 
         The step's logits (S, V): model.predict.register_forward_hook, which also fires, with the
-        model in eval mode, for the dev loss. Attention mask and segments of a batch: ids !=
-        inputs.tokenizer.pad_id, and the [SEP]s before a position. A masker that runs the model
-        itself stays pure: model.eval() before and model.train() after it, so that no dropout is
-        drawn, and torch.autograd.grad, which leaves the parameters' .grad alone. Draws from torch's
-        global generator are safe here, since dropout is seeded after `begin`, and only here.
+        model in eval mode, for the dev loss. Attention: hooks on model.encoder.layers[i].query and
+        .key (B, T, H), which has .heads heads. A batch's attention mask: real = ids != pad_id. Its
+        segments: is_sep = (ids == sep_id).long(), then (is_sep.cumsum(1) - is_sep) * real.
+        Steps: `select` and `observe` are called once in each, and for the dev loss not at all.
+
+        A masker that runs the model itself stays pure: model.eval() before and model.train() after
+        it, so that no dropout is drawn, and torch.autograd.grad, which leaves the parameters' .grad
+        alone. Draws from torch's global generator are safe in `begin`, since dropout is seeded
+        after it, and nowhere else.
         """
 
     def rates(self) -> Tensor | None:
         """(V,) masking probability of each token type as of now, for `select` and for the log.
-        None: this masker goes by position, and there is no such thing."""
+        None: this masker's `select` goes by position, and there is no such thing."""
         return torch.full_like(self.frequency, self.budget)
 
     def select(self, ids: Tensor, words: Tensor, generator: torch.Generator) -> Tensor:
@@ -185,8 +189,10 @@ class RandomMasker:
 
     def observe(self, embedding_gradient: Tensor, embedding_weight: Tensor, ids: Tensor,
                 words: Tensor, selected: Tensor) -> None:
-        """Called after each backward pass, before clipping, with dL/de (B, T, H) and E (V, H),
-        both float32, and the step's batch. L is the mean over the selected positions."""
+        """Called after each backward pass, before clipping and outside autocast, with dL/de
+        (B, T, H), E (V, H) and the batch. L is the mean over the selected positions. MAE-LM's
+        encoder never sees these: dL/de is 0 there, and of Typhoon's score the visible half is left.
+        """
 
 
 class WholeWordMasker(RandomMasker):

@@ -49,7 +49,7 @@ def start(arguments: list[str], output: Path, largest_file: int | None = None):
 
 def finish(arguments: list[str], output: Path, largest_file: int | None = None) -> int:
     process = start(arguments, output, largest_file)
-    process.join(120)
+    process.join(600)
     return process.exitcode
 
 
@@ -112,7 +112,7 @@ def test_two_processes_share_a_grid_and_repeat_nothing(study, tmp_path):
     outputs = [tmp_path / "one", tmp_path / "two"]
     processes = [start([*arguments, "--out", str(out)], output) for output in outputs]
     for process in processes:
-        process.join(120)
+        process.join(600)
     assert [process.exitcode for process in processes] == [0, 0]
     assert logs(out) == expected
     lines = [line for output in outputs for line in output.read_text().splitlines()]
@@ -169,7 +169,7 @@ def test_ctrl_c_ends_with_one_line(study, tmp_path, root):
     while not process.stdout.readline().startswith("  mlm 2/"):
         pass
     process.send_signal(signal.SIGINT)
-    error = process.communicate(timeout=60)[1].strip()
+    error = process.communicate(timeout=600)[1].strip()
     assert process.returncode == 130
     assert error.startswith("train.py: stopped") and "\n" not in error
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""The README's code blocks, executed as written, and what it says of names, defaults and results."""
+"""The README's code blocks, executed as written, and what it says of names and defaults."""
 import importlib
 import json
 import os

@@ -104,7 +104,7 @@ def test_the_ideas_of_the_readme_run_at_the_budget_and_are_compared(readme, proj
             assert epoch["notices"] == [] and abs(epoch["masked_fraction"] - 0.3) < 0.02
             assert (epoch["kl_mean"] is None) == (log["identity"]["masker"] == "span")
     [training, comparing] = [line for line in commands(readme) if "rare-word" in line]
-    execute(f"{training} --sample --mlm-epochs 1 --cls-epochs 1", project)
+    execute(f"{training} --sample --task cola --mlm-epochs 1 --cls-epochs 1", project)
     assert "rare-word minus baseline" in execute(comparing, project)
 
 

@@ -723,7 +723,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def parse_arguments(arguments: list[str] | None = None) -> Namespace:
     """The options as given, checked against each other."""
     parser = argparse.ArgumentParser(
-        prog="train.py", description=__doc__.splitlines()[0], allow_abbrev=False)
+        prog="train.py", description=__doc__.splitlines()[0], allow_abbrev=False,
+        epilog="Defaults in brackets, from: [A] the paper's abstract, [C] its authors' 2023 code, "
+               "[M] the MAE-LM paper, [D] our decision.")
     parser.error = lambda message: parser.exit(
         2, f"train.py: {' '.join(message.split())}; see python train.py --help\n")
     add_options(parser)

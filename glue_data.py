@@ -272,7 +272,7 @@ def is_punctuation(character: str) -> bool:
 
 @functools.cache
 def print_once(line: str) -> None:
-    print(line)
+    print(line, flush=True)
 
 
 def read_tokenizer(files: dict[str, Path]) -> tuple[dict, list, dict]:

@@ -28,7 +28,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from glue_data import DownloadError, Tokenizer, UserError, cache_dir, fetch, tokenizer_files
+from glue_data import (
+    DownloadError, Tokenizer, UserError, cache_dir, fetch, print_once, tokenizer_files)
 
 ACTIVATIONS = {
     "gelu": F.gelu,
@@ -212,8 +213,8 @@ class MAELM(nn.Module):
     """MAE-LM: masked language modelling whose encoder sees nothing at a selected position.
 
     Source: "Representation Deficiency in Masked Language Modeling" (ICLR 2024), as its pretraining
-    script runs it. Deviations: the encoder's positions are absolute (theirs are relative), and the
-    budget is 30%. As there, only the encoder is kept afterwards.
+    script runs it, but for the encoder's positions: absolute here, relative there. Only the encoder
+    is kept afterwards, as there.
 
     Typhoon's saliency: at a visible position it is read off the gradient at the embeddings, as in
     MaskedLM. At a selected one the embeddings are never read, so that it is exactly 0.
@@ -337,7 +338,8 @@ SUPPORTED = {  # what else than sizes a config.json says; the first is what it n
 # Our module: its name in BERT and TinyBERT, in DistilBERT. Encoders have a prefix there, "bert.".
 MODULES = {
     "encoder.word_embeddings": ("embeddings.word_embeddings", "embeddings.word_embeddings"),
-    "encoder.position_embeddings": ("embeddings.position_embeddings",) * 2,
+    "encoder.position_embeddings": ("embeddings.position_embeddings",
+                                    "embeddings.position_embeddings"),
     "encoder.segment_embeddings": ("embeddings.token_type_embeddings", None),
     "encoder.embedding_norm": ("embeddings.LayerNorm", "embeddings.LayerNorm"),
     "encoder.pooler": ("pooler.dense", None),
@@ -370,7 +372,6 @@ OTHER_WEIGHTS = {  # files that stand for weights which cannot be read here
 }
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
           "I64": torch.int64}  # I64: index buffers
-print_once = functools.cache(print)  # a command loads one directory many times
 
 
 def read_config(path: Path) -> Config:

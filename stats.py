@@ -187,7 +187,7 @@ def read_logs(paths: Iterable[str | Path], epoch="best", compared="masker") -> l
     runs = []
     for path in map(Path, paths):
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]
-        if not files:
+        if not files or not path.exists():
             raise UserError(f"{path} holds no run log (*.json); train.py writes them to its --out")
         runs += [read_log(file, epoch) for file in files]
 
@@ -443,7 +443,8 @@ def report(runs: list[dict], options: argparse.Namespace) -> str:
     notes = [f"{len(runs)} runs, all: {where(same)}. Scores: {metrics}, {options.epoch} epoch."]
     if runs[0]["identity"]["sample"]:
         notes.insert(0, "SAMPLE: made-up data; these runs say nothing about MRPC or CoLA.")
-    notes += summary or [f"There is no pair of {options.compare} {options.treatment}."]
+    notes += summary or [f"There is no pair of {options.compare} {options.treatment} and "
+                         f"{' or '.join(options.baseline)}."]
     if collapsed := [run["path"].name for run in runs if run["collapsed"]]:
         notes.append("Collapsed into one class (Matthews exactly 0 at the reported epoch), but "
                      f"counted: {', '.join(collapsed)}")

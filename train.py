@@ -5,8 +5,8 @@
 One run is two stages on one task [A]. `adapt` trains a pretrained backbone as a masked language
 model on the task's own training sentences, under one masker; `fine_tune` trains it as a classifier
 on the same sentences, and `score` reads GLUE's dev split after every epoch. `run` is the whole
-experiment; `main` takes the product of tasks, models, maskers, spreads and seeds, and leaves one
-JSON log a run.
+experiment; the command takes the product of tasks, models, maskers, spreads and seeds, and leaves
+one JSON log a run: main -> study -> find_inputs, read_inputs, plan -> run -> write_log.
 
 Pairing [D]: each purpose has a stream of random numbers of its own (see `stream`): classifier head,
 classifier order, classifier dropout, MLM head, MLM order, MLM dropout, masks, dev masks, dev
@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
-import functools
 import hashlib
 import itertools
 import json
@@ -44,7 +43,7 @@ from tqdm import tqdm
 import glue_data
 import models
 import typhoon
-from glue_data import TASKS, EncodedSplit, Tokenizer, UserError, epoch_batches
+from glue_data import TASKS, EncodedSplit, Tokenizer, UserError, epoch_batches, print_once
 
 try:
     import fcntl
@@ -94,7 +93,7 @@ def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[di
     dev_corrupted = corrupt(settings, inputs, inputs.dev.ids, dev_selected,
                             generator(settings, "dev corruption"))  # (N, T)
     mask_draws = generator(settings, "masks")
-    order = torch.Generator().manual_seed(stream(settings.seed, "MLM order"))
+    order = generator(settings, "MLM order", "cpu")
     torch.manual_seed(stream(settings.seed, "MLM dropout"))
 
     history, best, best_weights = [], None, None
@@ -133,14 +132,17 @@ def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[di
 
         train_loss = finite(losses, "MLM", epoch).sum().item() / max(sum(counts), 1)
         dev_loss = mlm_dev_loss(settings, model, inputs.dev, dev_corrupted, dev_selected, epoch)
-        history.append({"epoch": epoch, "train_loss": train_loss, "dev_loss": dev_loss,
-                        "masked_fraction": sum(counts) / inputs.maskable_tokens,
-                        **describe_masking(masker, inputs, states)})
-        report_mlm_epoch(settings, history[-1], time.perf_counter() - started)
+        record = {"epoch": epoch, "train_loss": train_loss, "dev_loss": dev_loss,
+                  "masked_fraction": sum(counts) / inputs.maskable_tokens,
+                  **describe_masking(masker, inputs, states)}
+        record["notices"] = notices(settings, record)
+        history.append(record)
         if best is None or dev_loss < best["dev_loss"]:
-            best, best_weights = history[-1], copy_of_weights(model.encoder)
-    return best_weights, {"epochs": history, "best_epoch": best["epoch"], "last_epoch": epoch,
-                          "frequent_rates": frequent_rates(masker, inputs)}
+            best, best_weights = record, copy_of_weights(model.encoder)
+        print_mlm_epoch(settings, record, time.perf_counter() - started)
+    record = {"epochs": history, "best_epoch": best["epoch"], "last_epoch": settings.mlm_epochs,
+              "frequent_rates": frequent_rates(masker, inputs)}
+    return best_weights, record
 
 
 def corrupt(settings: Namespace, inputs: Inputs, ids: Tensor, selected: Tensor,
@@ -181,7 +183,7 @@ def fine_tune(settings: Namespace, inputs: Inputs, classifier: models.Classifier
     steps = settings.cls_epochs * math.ceil(len(inputs.train.lengths) / settings.batch_size)
     optimiser, schedule = optimiser_and_schedule(
         classifier, settings.cls_lr, steps, settings.warmup)
-    order = torch.Generator().manual_seed(stream(settings.seed, "classifier order"))
+    order = generator(settings, "classifier order", "cpu")
     torch.manual_seed(stream(settings.seed, "classifier dropout"))
 
     history, best, best_weights = [], None, None
@@ -239,9 +241,10 @@ def stream(seed: int, purpose: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {purpose}".encode()).digest()[:7], "big")
 
 
-def generator(settings: Namespace, purpose: str) -> torch.Generator:
-    """The stream of random numbers of one purpose, on the run's device."""
-    return torch.Generator(settings.device).manual_seed(stream(settings.seed, purpose))
+def generator(settings: Namespace, purpose: str, device: str | None = None) -> torch.Generator:
+    """The stream of random numbers of one purpose, on the run's device or another."""
+    device = device or settings.device
+    return torch.Generator(device).manual_seed(stream(settings.seed, purpose))
 
 
 def optimiser_and_schedule(model: torch.nn.Module, learning_rate: float, steps: int,
@@ -317,7 +320,7 @@ def describe_masking(masker: typhoon.RandomMasker, inputs: Inputs, states: list[
     record = {key: value if math.isfinite(value) else None for key, value in record.items()}
     record |= {"band": None, "mean_deviation": None, "most_masked": [], "least_masked": []}
     rates = masker.rates()
-    if rates is None:
+    if rates is None:  # by position, not by type
         return record
     rates, frequency = rates.cpu(), masker.frequency.cpu()
     occurring = (frequency > 0).nonzero().flatten()
@@ -336,7 +339,7 @@ def describe_masking(masker: typhoon.RandomMasker, inputs: Inputs, states: list[
 
 
 def frequent_rates(masker: typhoon.RandomMasker, inputs: Inputs) -> dict[str, float]:
-    """The rates of the most frequent types, by which rankings of different seeds are compared."""
+    """The last epoch's rates of the most frequent types, by which seeds' rankings are compared."""
     rates = masker.rates()
     if rates is None:
         return {}
@@ -345,27 +348,32 @@ def frequent_rates(masker: typhoon.RandomMasker, inputs: Inputs) -> dict[str, fl
             for v in by_frequency[:FREQUENT_TYPES].tolist() if inputs.frequency[v] > 0}
 
 
-def report_mlm_epoch(settings: Namespace, record: dict, seconds: float) -> None:
-    """Print an epoch's line and the band of its rates; what is wrong with the masking is printed as
-    a NOTICE and added to the record."""
+def notices(settings: Namespace, record: dict) -> list[str]:
+    """What is wrong with an epoch's masking, in a sentence each."""
+    found = []
+    if record["band"] and None in (record["kl_mean"], record["kl_last"]):
+        found.append("the masker's rates are NaN, negative or above 1")
+    if abs(record["masked_fraction"] - settings.budget) > 0.02:
+        found.append(f"{record['masked_fraction']:.3f} of the tokens were masked, but the budget "
+                     f"is {settings.budget}")
+    return found
+
+
+def print_mlm_epoch(settings: Namespace, record: dict, seconds: float) -> None:
+    """An epoch's losses, the band of its rates, and its notices."""
     kl = "-" if record["kl_mean"] is None else f"{record['kl_mean']:.2e}"
     print(f"  mlm {record['epoch']}/{settings.mlm_epochs}: train loss {record['train_loss']:.4f}, "
           f"dev loss {record['dev_loss']:.4f}, masked {record['masked_fraction']:.4f}, "
           f"KL per token {kl}, {seconds:.1f} s")
-    band, ends = record["band"], ""
-    if record["most_masked"]:
-        most, least = record["most_masked"][0], record["least_masked"][0]
-        ends = (f"; masked most \"{most['token']}\" {most['rate']:.3f}, "
-                f"least \"{least['token']}\" {least['rate']:.3f}")
+    band = record["band"]
     if band and band["lowest"] < band["highest"]:
-        print(f"    rates: 5% {band['5%']:.3f}  50% {band['50%']:.3f}  95% {band['95%']:.3f} "
-              f"(budget {settings.budget:.3f}){ends}")
-    record["notices"] = []
-    if band and None in (record["kl_mean"], record["kl_last"]):
-        record["notices"].append("the masker's rates are NaN, negative or above 1")
-    if abs(record["masked_fraction"] - settings.budget) > 0.02:
-        record["notices"].append(f"{record['masked_fraction']:.3f} of the tokens were masked, but "
-                                 f"the budget is {settings.budget}")
+        line = (f"    rates: 5% {band['5%']:.3f}  50% {band['50%']:.3f}  95% {band['95%']:.3f} "
+                f"(budget {settings.budget:.3f})")
+        if record["most_masked"]:
+            most, least = record["most_masked"][0], record["least_masked"][0]
+            line += (f"; masked most \"{most['token']}\" {most['rate']:.3f}, "
+                     f"least \"{least['token']}\" {least['rate']:.3f}")
+        print(line)
     for notice in record["notices"]:
         print(f"NOTICE: {run_name(settings)}, epoch {record['epoch']}: {notice}")
     sys.stdout.flush()
@@ -393,9 +401,9 @@ def effective_rank(second_moment: Tensor, tau: float = 0.9) -> int:
 @torch.no_grad()
 def measure_effective_rank(encoder: models.Encoder, inputs: Inputs, selected: Tensor,
                            stage: str) -> list[dict]:
-    """Per layer, the embeddings first, on the dev split: with the selected (N, T) positions as
-    [MASK], for all tokens, real tokens (all but [MASK] and padding) and [MASK]s; and without [M].
-    """
+    """Per layer, the embeddings first, on the dev split [M]: with the selected (N, T) positions as
+    [MASK], for all tokens, real ones (all but [MASK] and padding) and [MASK]s; and once more with
+    nothing masked, for all tokens."""
     encoder.eval()
     moments = {}  # (input, tokens) -> (L + 1, H, H) float64
     for rows in epoch_batches(inputs.dev.lengths, EVALUATION_BATCH, None):
@@ -531,7 +539,8 @@ def finished(path: Path, mine: dict) -> bool:
     except Exception as error:  # a file of anything
         raise UserError(f"{path}: is no run log ({type(error).__name__}); "
                         "move it away, or choose another --out") from error
-    for key in differing:
+    if differing:
+        key = differing[0]
         raise UserError(f"{path}: was made with another {key} ({theirs.get(key)!s:.60}, here "
                         f"{mine[key]!s:.60}); choose another --out, or move that log away")
     return True
@@ -553,16 +562,12 @@ def claim(path: Path) -> Iterator[bool]:
             yield False
             return
         except (OSError, AttributeError):  # this file system, or this platform, has no locks
-            say_that_there_are_no_locks()
+            print_once("NOTICE: no file locks here: processes that share --out may do a run twice")
         try:
             yield True
         finally:
-            lock_file.unlink(missing_ok=True)
-
-
-@functools.cache  # once a process
-def say_that_there_are_no_locks() -> None:
-    print("NOTICE: no file locks here: processes that share --out may do a run twice", flush=True)
+            with contextlib.suppress(PermissionError):  # Windows keeps the name of an open file
+                lock_file.unlink(missing_ok=True)
 
 
 def write_log(path: Path, log: dict) -> None:
@@ -571,11 +576,8 @@ def write_log(path: Path, log: dict) -> None:
              for key, value in log.items()]
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(partial, "w", encoding="utf-8") as file:
-            file.write("{" + ",\n".join(lines) + "}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
+        partial.write_text("{" + ",\n".join(lines) + "}\n", encoding="utf-8")
+        partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -651,7 +653,7 @@ def number(kind: type, low: float, high: float = math.inf, inside: bool = False)
     return parse
 
 
-def name(text: str) -> str:
+def filled(text: str) -> str:
     """An argparse type: not empty, so that an unset shell variable does not mean this directory."""
     if not text:
         raise argparse.ArgumentTypeError("is empty, give a name")
@@ -662,70 +664,66 @@ FILES = ("data_dir", "sample", "out", "save")  # every other option is part of a
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Every option, with its default and, where one is known, its source."""
+    """Every option, once: its default, what it is, and where the default comes from."""
     share, rate, count = number(float, 0, 1), number(float, 0, 1, inside=True), number(int, 1)
 
     add = parser.add_argument_group("axes: one or more values, runs are their product").add_argument
-    add("--task", nargs="+", choices=list(TASKS), help="(mrpc)")
-    add("--model", nargs="+", type=name, metavar="M", help="tinybert, distilbert, bert-base, a hub "
-        "id org/name[@revision], or a directory in the Hugging Face layout (tinybert)")
-    add("--masker", nargs="+", choices=list(typhoon.MASKERS), default=["typhoon"], metavar="M",
-        help=f"{', '.join(typhoon.MASKERS)} (typhoon)")
-    add("--seed", nargs="+", type=number(int, 0, 2 ** 63), default=[0], metavar="N",
-        help="of all that is drawn: heads, order, dropout, masks (0)")
-    add("--spread", nargs="+", type=share, default=[0.4], metavar="X",
-        help="how far calibration pulls the rates apart, 0 to 1 (0.4 [C])")
+    add("--task", nargs="+", choices=list(TASKS), help="where none is named: mrpc")
+    add("--model", nargs="+", type=filled, help="tinybert, distilbert, bert-base, a hub id org/name"
+        "[@revision], or a directory in the Hugging Face layout; where none is named: tinybert")
+    add("--masker", nargs="+", choices=list(typhoon.MASKERS), default=["typhoon"],
+        help="which tokens are masked [A]")
+    add("--seed", nargs="+", type=number(int, 0, 2 ** 63), default=[0], help="of all that is drawn")
+    add("--spread", nargs="+", type=share, default=[0.4],
+        help="how far calibration pulls the rates apart, 0 to 1 [C]")
 
     add = parser.add_argument_group("files").add_argument
-    add("--data-dir", type=name, metavar="DIR", help="GLUE's, with MRPC/ and CoLA/; a task that it "
-        "lacks is downloaded into it (a cache of our own)")
+    add("--data-dir", type=filled, help="GLUE's, with MRPC/ and CoLA/; a task that it lacks is "
+        "downloaded into it; where none is named: a cache of our own")
     add("--sample", action="store_true", help="the made-up data and tiny model of tests/sample")
-    add("--out", type=name, default="runs", metavar="DIR", help="where run logs go (runs)")
-    add("--save", type=name, metavar="DIR", help="a new directory for the fine-tuned classifier, "
-        "in the Hugging Face layout; with several runs, one in it for each (not kept)")
+    add("--out", type=filled, default="runs", help="directory of the run logs")
+    add("--save", type=filled, help="a new directory for the fine-tuned classifier, in the Hugging "
+        "Face layout; with several runs, one in it for each")
 
     add = parser.add_argument_group("masking").add_argument
-    add("--budget", type=rate, default=0.3, metavar="P",
-        help="fraction of the maskable tokens to select (0.3 [C])")
-    add("--ema", type=share, default=0.8, metavar="A",
-        help="weight of the newest score in Typhoon's moving average (0.8 [C])")
+    add("--budget", type=rate, default=0.3, help="share of the maskable tokens to select [C]")
+    add("--ema", type=share, default=0.8, help="newest score's weight in Typhoon's average [C]")
     add("--corruption", choices=["mask", "80-10-10"], default="mask",
-        help="all selected positions become [MASK], or as in BERT (mask [C])")
+        help="all selected positions become [MASK] [C, M], or as in BERT")
     add("--objective", choices=["mlm", "mae"], default="mlm",
-        help="mae: MAE-LM, whose encoder never sees the selected positions (mlm [A])")
-    add("--decoder-layers", type=count, default=4, metavar="N", help="of MAE-LM's decoder (4 [M])")
+        help="[A]; mae: MAE-LM, whose encoder never sees the selected positions [M]")
+    add("--decoder-layers", type=count, default=4, help="of MAE-LM's decoder [M]")
 
     add = parser.add_argument_group("the two stages").add_argument
-    add("--mlm-epochs", type=number(int, 0), default=3, metavar="N",
-        help="of adaptation; 0 leaves it out (3 [D]; [C] ran 100 on MRPC, 80 on CoLA)")
-    add("--mlm-lr", type=rate, default=1e-4, metavar="LR", help="its learning rate (1e-4 [C])")
-    add("--cls-epochs", type=count, default=3, metavar="N",
-        help="of fine-tuning (3 [D]; [C] ran 100 on MRPC, 120 on CoLA)")
-    add("--cls-lr", type=rate, default=5e-5, metavar="LR",
-        help="its learning rate (5e-5 [D]; [C] had 1e-5 on MRPC, 2e-5 on CoLA)")
-    add("--clip", type=number(float, 0), default=1.0, metavar="X",
-        help="largest norm of a step's gradient, in both; 0 for none (1.0 [C])")
-    add("--warmup", type=share, default=0.0, metavar="X",
-        help="fraction of the steps in which the learning rate rises, in both (0 [C])")
-    add("--batch-size", type=count, default=16, metavar="N",
-        help="sentences or pairs a step, in both (16 [C])")
-    add("--max-length", type=number(int, 4), default=128, metavar="N",
-        help="of a sequence, in pieces (128 [D]; no example of either task is cut)")
+    add("--mlm-epochs", type=number(int, 0), default=3,
+        help="of adaptation, 0 leaves it out [D; C: 100 on MRPC, 80 on CoLA]")
+    add("--mlm-lr", type=rate, default=1e-4, help="its learning rate [C, for TinyBERT]")
+    add("--cls-epochs", type=count, default=3,
+        help="of fine-tuning [D; C: 100 on MRPC, 120 on CoLA]")
+    add("--cls-lr", type=rate, default=5e-5,
+        help="its learning rate [D; C: 1e-5 on MRPC, 2e-5 on CoLA]")
+    add("--clip", type=number(float, 0), default=1.0,
+        help="largest norm of a step's gradient, 0 for none [C]")
+    add("--warmup", type=share, default=0.0,
+        help="share of the steps in which the learning rate rises [C]; 0.1 is kinder to BERT")
+    add("--batch-size", type=count, default=16, help="sentences or pairs a step [C]")
+    add("--max-length", type=number(int, 4), default=128,
+        help="in pieces [D]; no example of the two tasks is cut")
     add("--effective-rank", action="store_true",
         help="log every layer's, before adaptation, after it and after fine-tuning [M]")
 
     add = parser.add_argument_group("machine").add_argument
-    add("--device", choices=["auto", "cpu", "cuda"], default="auto", help="(CUDA if there is one)")
+    add("--device", choices=["auto", "cpu", "cuda"], default="auto",
+        help="auto: CUDA if there is one")
     add("--precision", choices=["fp32", "bf16"], default="fp32",
-        help="bf16 is autocast, for CUDA or a CPU with bfloat16 (fp32)")
+        help="bf16 is autocast, for CUDA or a CPU with bfloat16")
 
 
 def parse_arguments(arguments: list[str] | None = None) -> Namespace:
     """The options as given, checked against each other."""
     parser = argparse.ArgumentParser(
         prog="train.py", description=__doc__.splitlines()[0], allow_abbrev=False,
-        epilog="Defaults in brackets, from: [A] the paper's abstract, [C] its authors' 2023 code, "
-               "[M] the MAE-LM paper, [D] our decision.")
+        epilog=__doc__.splitlines()[-1], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.error = lambda message: parser.exit(
         2, f"train.py: {' '.join(message.split())}; see python train.py --help\n")
     add_options(parser)
@@ -777,25 +775,26 @@ def study(options: Namespace) -> int:
     out.mkdir(parents=True, exist_ok=True)
     saved = {}  # run -> where its classifier goes
     for name, settings in runs.items():  # what stops the command does so before the first run
-        finished(out / f"{name}.json", identity(settings, inputs[settings.task, settings.model]))
-        if options.save:
+        mine = identity(settings, inputs[settings.task, settings.model])
+        done = finished(out / f"{name}.json", mine)
+        if options.save and not done:
             saved[name] = Path(options.save, name) if len(runs) > 1 else Path(options.save)
             if os.path.lexists(saved[name]):
                 raise UserError(f"--save {saved[name]}: is there already; give a new name")
     failed = 0
     for name, settings in runs.items():
-        path, read = out / f"{name}.json", inputs[settings.task, settings.model]
-        with claim(path) as mine:
-            if finished(path, identity(settings, read)):
+        path, of_run = out / f"{name}.json", inputs[settings.task, settings.model]
+        with claim(path) as free:
+            if finished(path, identity(settings, of_run)):
                 print(f"{name}: {path} exists with the same identity, skipped", flush=True)
                 continue
-            if not mine:
+            if not free:
                 print(f"{name}: another process is at it, skipped", flush=True)
                 continue
-            print(f"{name}: {len(read.train.lengths)} training examples, {settings.device}, "
+            print(f"{name}: {len(of_run.train.lengths)} training examples, {settings.device}, "
                   f"{torch.get_num_threads()} threads", flush=True)
             try:
-                log, classifier = run(settings, read)
+                log, classifier = run(settings, of_run)
             except RunFailed as error:
                 print(f"train.py: {name} failed: {error}; no log was written", file=sys.stderr)
                 failed = 1

@@ -46,7 +46,9 @@ def one_hot_saliency(embedding_gradient: Tensor, embedding_weight: Tensor, ids: 
 
 
 def mean_by_type(values: Tensor, ids: Tensor, where: Tensor, number_of_types: int) -> Tensor:
-    """values, ids, where (B, T) -> (V,): each type's mean over its positions in `where`; or 0."""
+    """values, ids, where (B, T) -> (V,): each type's mean over its positions in `where`.
+
+    0 for a type that has none."""
     zeros = torch.zeros(number_of_types, dtype=values.dtype, device=ids.device)  # (V,)
     total = zeros.index_add(0, ids.flatten(), values.masked_fill(~where, 0).flatten())
     count = zeros.index_add(0, ids.flatten(), where.to(values.dtype).flatten())
@@ -95,8 +97,8 @@ def calibrate(scores: Tensor, seen: Tensor, frequency: Tensor, budget: float,
         remaining = budget - (frequency * capped).sum()
         c = remaining / (frequency * weight * ~capped).sum()
         above_1 = (c * weight > 1) & ~capped
-        # While budget <= 1 - spread, which is the least that the weights average, no rate can
-        # pass 1: the usual case never waits for the device to answer.
+        # The weights average at least 1 - spread. While the budget is no more than that, c <= 1 and
+        # no rate can pass 1: the usual case never waits for the device to answer.
         if budget <= 1 - spread or not above_1.any():
             return (c * weight).clamp(0, 1)
         capped |= above_1
@@ -227,8 +229,9 @@ class TyphoonMasker(RandomMasker):
                 words: Tensor, selected: Tensor) -> None:
         """new[v] = mean of -g over the visible positions of v + mean of +g over its selected ones
 
-        [C]. Both are the first-order change of the loss when a position is toggled: hiding a
-        visible token takes its one-hot input away (-g), showing a selected one gives it back (+g).
+        Both are the first-order change of the loss when a position is toggled: hiding a visible
+        token takes its one-hot input away (-g), showing a selected one gives it back (+g). So a
+        type scores high where toggling it raises the loss. That the two are added is [C]'s choice.
         Only maskable positions count: special tokens are never scored [D].
 
         g is the gradient of the *summed* loss: that of the mean goes as 1 / (selected positions),
@@ -245,7 +248,7 @@ class TyphoonMasker(RandomMasker):
     def average(self, new: Tensor, present: Tensor) -> None:
         """EMA over the steps, of the types present in the batch; new (V,), present (V,) bool.
 
-            score[v] <- (1 - a) score[v] + a new[v]      a: the weight of the newest          [C]
+            score[v] <- (1 - a) score[v] + a new[v]      a: the newest's weight, 1 - decay    [C]
             the first time, score[v] <- new[v]                                                [D]
         """
         averaged = torch.where(self.seen, (1 - self.ema) * self.scores + self.ema * new, new)

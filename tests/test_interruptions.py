@@ -148,7 +148,7 @@ def test_without_locks_the_runs_go_on_and_it_is_said_once(study, tmp_path, monke
                                                           fcntl):
     arguments, expected, _ = study
     monkeypatch.setattr(train, "fcntl", fcntl)
-    train.say_that_there_are_no_locks.cache_clear()
+    train.print_once.cache_clear()
     assert train.main([*arguments, "--seed", "0", "--out", str(tmp_path)]) == 0
     assert capsys.readouterr().out.count("NOTICE: no file locks here") == 1
     assert len(logs(tmp_path)) == 3

@@ -388,7 +388,7 @@ def test_other_axes_are_compared_in_the_same_way(tmp_path, capsys, axis, treatme
     assert swapped[0]["mean"] == -rows[0]["mean"]
     nothing = numbers(capsys, runs, "--compare", axis, "--treatment", "0.7", "--baseline", "0.9")
     assert nothing["comparisons"] == []
-    assert f"There is no pair of {axis} 0.7." in nothing["notes"]
+    assert f"There is no pair of {axis} 0.7 and 0.9." in nothing["notes"]
 
 
 def test_the_objectives_are_kept_apart(tmp_path, capsys):
@@ -500,7 +500,7 @@ def test_sample_runs_are_marked_at_the_top(tmp_path, capsys):
 def test_one_run_alone_is_shown(tmp_path, capsys):
     text = output(capsys, write(tmp_path / "runs", [run_log(seed=3)]))
     assert "Table 1. Scores and masking" in text and "Table 2." not in text
-    assert "There is no pair of masker typhoon." in text
+    assert "There is no pair of masker typhoon and random or whole-word." in text
 
 
 def test_only_the_json_files_of_the_folder_itself_are_read(tmp_path, capsys):
@@ -592,11 +592,11 @@ def test_foreign_files_are_refused(tmp_path, capsys, content):
 
 def test_places_without_logs_are_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert "runs: is no whole run log" in refusal(capsys)  # the default folder, which is not there
+    assert "runs: holds no run log" in refusal(capsys)  # the default folder, which is not there
     (tmp_path / "runs").mkdir()
     assert "runs holds no run log" in refusal(capsys)
     (tmp_path / "runs" / "folder.json").mkdir()
-    assert "folder.json: is no whole run log" in refusal(capsys)
+    assert "folder.json: holds no run log" in refusal(capsys)
 
 
 @pytest.mark.parametrize("arguments", [

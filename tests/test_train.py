@@ -415,6 +415,17 @@ def test_save_keeps_the_scored_classifier(inputs, tmp_path):
     assert scored == {key: best[key] for key in scored}
 
 
+def test_save_is_refused_before_the_first_run_and_does_not_stop_a_command_from_going_on(
+        inputs, tmp_path, capsys):
+    (tmp_path / "full" / "mrpc-tiny-typhoon-mlm-spread0.4-seed1").mkdir(parents=True)
+    arguments = [*inputs, "--out", tmp_path / "runs"]
+    assert quick(*arguments, "--save", tmp_path / "full", "--seed", 0, 1) == 2
+    assert "is there already" in capsys.readouterr().err and not logs(tmp_path / "runs")
+    for _ in range(2):  # the second time, everything is finished
+        assert quick(*arguments, "--save", tmp_path / "kept") == 0
+    assert "skipped" in capsys.readouterr().out
+
+
 # ---- Existing logs ------------------------------------------------------------------------------
 
 def test_a_finished_run_is_skipped_and_another_identity_stops(inputs, tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""The README's code blocks, executed as written, and what it says of names and defaults."""
+"""The README's code blocks, executed as written, and the names that it speaks of."""
 import importlib
 import json
 import os
@@ -116,18 +116,3 @@ def test_every_function_that_the_readme_names_exists(readme):
             value = importlib.import_module(module)
             for part in name.split("."):
                 value = getattr(value, part)
-
-
-def test_the_table_of_defaults_is_the_command_line_s(readme):
-    options = vars(train.parse_arguments([]))
-    table = {}
-    for names, defaults in re.findall(r"^\| (`--.+?`) \| (.+?) \|", readme, re.MULTILINE):
-        names = re.findall(r"--([\w-]+)", names)
-        table |= dict(zip(names, defaults.split(", "), strict=True))
-    missing = {name.replace("_", "-") for name in options} - set(table)
-    assert missing <= {"task", "model", "masker", "seed", "data-dir", "sample", "out", "save",
-                       "effective-rank", "device", "precision"}
-    for name, default in table.items():
-        value = options[name.replace("-", "_")]
-        value = value[0] if isinstance(value, list) else value
-        assert type(value)(default) == value

@@ -592,7 +592,7 @@ def test_foreign_files_are_refused(tmp_path, capsys, content):
 
 def test_places_without_logs_are_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert "runs: holds no run log" in refusal(capsys)  # the default folder, which is not there
+    assert "runs holds no run log" in refusal(capsys)  # the default folder, which is not there
     (tmp_path / "runs").mkdir()
     assert "runs holds no run log" in refusal(capsys)
     (tmp_path / "runs" / "folder.json").mkdir()

@@ -248,7 +248,7 @@ class MAELM(nn.Module):
         return self.predict(decoded[selected])  # (S, H) -> (S, V)
 
     def forward_encoder(self, embedded: Tensor, segments: Tensor, visible: Tensor) -> Tensor:
-        """The visible positions of each row as a shorter sequence, with their own position ids.
+        """[MASK] never enters: each row's visible positions, with their own position ids, alone.
 
         Returns (B, T', H), where T' is the largest number of visible positions in a row; the other
         rows end in padding.
@@ -264,8 +264,8 @@ class MAELM(nn.Module):
 
     def place(self, encoded: Tensor, visible: Tensor) -> Tensor:
         """encoded (B, T', H) back at the visible (B, T) places, [MASK] elsewhere -> (B, T, H)."""
-        ranks = (visible.cumsum(1) - 1).clamp(min=0)  # (B, T): the place of each one in `encoded`
-        placed = encoded.take_along_dim(ranks[:, :, None], dim=1)  # (B, T, H)
+        places = (visible.cumsum(1) - 1).clamp(min=0)  # (B, T): of each one in `encoded`
+        placed = encoded.take_along_dim(places[:, :, None], dim=1)  # (B, T, H)
         mask_embedding = self.encoder.word_embeddings.weight[self.mask_id]  # (H,)
         return torch.where(visible[:, :, None], placed, mask_embedding)
 
@@ -461,7 +461,7 @@ def checkpoint_keys(config: Config) -> dict[str, str]:
 def rename_keys(tensors: dict[str, Tensor], config: Config) -> dict[str, Tensor]:
     """A checkpoint's tensors by our names; what we have no name for keeps its own."""
     names = {key: name for name, key in checkpoint_keys(config).items()}
-    if "cls.predictions.decoder.bias" not in tensors:  # it is the one that transformers adds
+    if "cls.predictions.decoder.bias" not in tensors:  # its older name
         names["cls.predictions.bias"] = "predict.output.bias"
     renamed = {}
     for key, tensor in tensors.items():
@@ -487,7 +487,8 @@ def load(directory: str | Path, make_model: Callable[[Config, Tokenizer], nn.Mod
 
     Nothing is silent: every key of the file is used, belongs to a head that this model has not, or
     is one of UNUSED_KEYS; what the file lacks of pooler and heads is newly initialised, named in
-    one printed line and kept as model.newly_initialised. Anything else is a UserError.
+    one line, printed once, and kept as model.newly_initialised. Anything else is a UserError. A
+    classifier with the right number of labels is taken over.
     """
     weights, config = find_weights(directory), Config.from_pretrained(directory)
     tokenizer = Tokenizer.from_pretrained(directory)
@@ -502,7 +503,7 @@ def load(directory: str | Path, make_model: Callable[[Config, Tokenizer], nn.Mod
         model = make_model(config, tokenizer)
     for name in ("classifier.weight", "classifier.bias"):
         if name in found and len(found[name]) != getattr(model, "num_labels", None):
-            del found[name]  # for another number of labels: ours is new
+            del found[name]  # for another number of labels, or for a model without a classifier
     words, output = "encoder.word_embeddings.weight", "predict.output.weight"
     if config.tie_word_embeddings and words in found:
         found.setdefault(output, found[words])
@@ -513,11 +514,11 @@ def load(directory: str | Path, make_model: Callable[[Config, Tokenizer], nn.Mod
 
     # 2. What is left over must be of another head; of the encoder only the pooler may be missing.
     keys = checkpoint_keys(config)
-    for key in left_over:
-        if key.startswith("module."):
-            raise misfit(directory, f"{key!r} was saved from nn.DataParallel, save its .module")
-        if key not in keys and not UNUSED_KEYS.fullmatch(key):
-            raise misfit(directory, f"{key!r} is no part of the model that config.json describes")
+    for name in left_over:  # ours, or a key for which we have no name
+        if name.startswith("module."):
+            raise misfit(directory, f"{name!r} was saved from nn.DataParallel, save its .module")
+        if name not in keys and not UNUSED_KEYS.fullmatch(name):
+            raise misfit(directory, f"{name!r} is no part of the model that config.json describes")
     for name in missing:
         if name.startswith("encoder.") and "pooler" not in name:
             raise misfit(directory, f"{keys[name]!r} is missing")
@@ -533,7 +534,7 @@ def load(directory: str | Path, make_model: Callable[[Config, Tokenizer], nn.Mod
             print_once(f"{directory}: the MLM head's matrix is not the word embeddings: not tied")
             model.config = replace(config, tie_word_embeddings=False)
     new_keys = {keys.get(name, name.split(".")[0] + ".*"): None for name in missing}
-    model.newly_initialised = list(new_keys)  # each once: MAE-LM's decoder is "decoder.*"
+    model.newly_initialised = list(new_keys)  # parts without a key once: "decoder.*" for MAE-LM's
     if missing:
         print_once(f"{directory}: newly initialised: {', '.join(new_keys)}")
     files = tokenizer_files(directory)

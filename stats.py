@@ -2,7 +2,7 @@
 
     python stats.py runs/
 
-Two runs of one seed share the classifier's first weights, the order of the data and dropout: they
+Two runs of one seed share new heads, the order of the data, dropout and more (see train.py): they
 are a pair, and the mean of the paired differences has a t interval and a t test [A: the abstract's
 twelve comparisons]. That five seeds find nothing says little by itself. So beside it stand [D: our
 decisions] the difference that these pairs would have found with 80% power, the seeds that the
@@ -29,7 +29,7 @@ from glue_data import UserError
 
 SETTING = ("task", "model", "objective", "masker", "spread", "corruption")  # with a seed: one run
 
-COMPARED = {  # the axis in which the two of a pair differ: its treatment, and the baselines
+AXES = {  # the axis in which the two of a pair differ: its treatment, and the baselines
     "masker": ("typhoon", ["random", "whole-word"]),
     "spread": ("1.0", ["0.4"]),
     "objective": ("mae", ["mlm"]),
@@ -39,8 +39,8 @@ COMPARED = {  # the axis in which the two of a pair differ: its treatment, and t
 
 # ---- One comparison ----------------------------------------------------------------------------
 
-def compare(strata: Sequence[Sequence[float]], margin: float, alpha: float) -> dict:
-    """The paired t test: is the mean difference zero, and how far from zero could it be?
+def paired_test(strata: Sequence[Sequence[float]], margin: float, alpha: float) -> dict:
+    """The paired t test, its interval, its power, and the equivalence test (TOST).
 
     strata: the differences treatment - baseline, one list for each backbone that is pooled. With
     one list this is scipy.stats.ttest_rel. With several, each backbone has a mean of its own and
@@ -69,7 +69,7 @@ def compare(strata: Sequence[Sequence[float]], margin: float, alpha: float) -> d
         "t": t,
         "degrees_of_freedom": freedom,
         "p": 2 * student.sf(abs(t), freedom),
-        "tost_p": student.sf((margin - abs(mean)) / error, freedom),  # the larger of the two
+        "tost_p": student.sf((margin - abs(mean)) / error, freedom),  # TOST: the larger of its two
         "d_z": mean / deviation,
         "detectable": error * detectable_shift(freedom, alpha),
         "seeds_needed": seeds_needed(deviation, len(strata), margin, alpha),
@@ -179,7 +179,7 @@ def number(record: dict, key: str) -> float:
     return record[key]
 
 
-def read_logs(paths: Iterable[str | Path], epoch="best", compared="masker") -> list[dict]:
+def read_logs(paths: Iterable[str | Path], epoch="best", axis="masker") -> list[dict]:
     """The runs of these files, and of these folders (their own *.json), that belong together.
 
     UserError: no log, one run twice, or runs that differ in more than their setting and seed.
@@ -191,7 +191,7 @@ def read_logs(paths: Iterable[str | Path], epoch="best", compared="masker") -> l
             raise UserError(f"{path} holds no run log (*.json); train.py writes them to its --out")
         runs += [read_log(file, epoch) for file in files]
 
-    may_differ = {"task", "model", "objective", "masker", "spread", "seed", compared}
+    may_differ = {"task", "model", "objective", "masker", "spread", "seed", axis}
     of = {"data": "task", "backbone": "model", "method": "masker", "decoder_layers": "objective"}
     first = {}  # a run's name, or an option (of its task, model, ...) -> the run that had it first
     for run in runs:
@@ -282,8 +282,10 @@ def comparisons(pairs: list[dict], options: argparse.Namespace) -> tuple[list, l
     """Tables 2 and 3, and what the comparisons say together: a sentence for each family of tests.
 
     Each comparison; again without collapsed runs, and with the best baseline; backbones pooled.
+    A family is all tasks, backbones and baselines of one spread, objective and corruption: the
+    paper's twelve are 2 x 3 x 2.
     """
-    test = partial(compare, margin=options.margin, alpha=options.alpha)
+    test = partial(paired_test, margin=options.margin, alpha=options.alpha)
     keys = [key for key in SETTING if key != options.compare]
     each = []
     again = []  # shown, but no tests more
@@ -361,21 +363,21 @@ def ranks(runs: list[dict]) -> list[dict]:
 # ---- How they are shown ------------------------------------------------------------------------
 
 # A table's columns: {key of the row, which is the heading: format}; "" is text, to the left.
-SCORES = {
+SCORE_COLUMNS = {
     "n": "d", "score": ".4f", "sd": ".4f", "kl_mean": ".1e", "kl_last": ".1e",
     "5%": ".3f", "50%": ".3f", "95%": ".3f", "agree": ".2f",
 }
-COMPARISONS = {
+COMPARISON_COLUMNS = {
     "baseline": "", "mean": "+.4f", "low": "+.4f", "high": "+.4f", "p_holm": ".2g",
     "detectable": ".4f", "ahead": "d", "n": "d", "finding": "",
 }
-LUCK = {"baseline": "", "n": "d", "lowest": "+.4f", "highest": "+.4f", "seeds_needed": "d"}
-RANKS = {"input": "", "tokens": "", "stage": "", "dev_loss": ".2f", "rank of each layer": ""}
+LUCK_COLUMNS = {"baseline": "", "n": "d", "lowest": "+.4f", "highest": "+.4f", "seeds_needed": "d"}
+RANK_COLUMNS = {"input": "", "tokens": "", "stage": "", "dev_loss": ".2f", "rank of each layer": ""}
 
 HOW_TO_READ_1 = """\
 KL from uniform masking in nats per token, over the epoch and at its end; 5, 50, 95% of the tokens
 have no higher rate. agree: do two seeds rank the frequent tokens alike (1), or do their rankings
-have nothing in common (0)?"""
+have nothing in common (0)? By their rates of the last epoch of adaptation."""
 HOW_TO_READ_2 = """\
 low, high: the {percent:g}% interval, unadjusted. p_holm, finding: by Holm's method over the
 comparisons of one spread; pooled rows among themselves. detectable: the true difference that so
@@ -456,10 +458,10 @@ def report(runs: list[dict], options: argparse.Namespace) -> str:
     difference = f"{options.treatment} minus baseline"
     each = [row for row in compared if row["kind"] == "each"]
     tables = (
-        ("Table 1. Scores and masking over the seeds", SCORES, of_settings, HOW_TO_READ_1),
-        (f"Table 2. {difference}, paired by seed", COMPARISONS, compared, HOW_TO_READ_2),
-        (f"Table 3. The luck of one seed: {difference}", LUCK, each, HOW_TO_READ_3),
-        ("Table 4. Effective rank", RANKS, of_layers, HOW_TO_READ_4),
+        ("Table 1. Scores and masking over the seeds", SCORE_COLUMNS, of_settings, HOW_TO_READ_1),
+        (f"Table 2. {difference}, paired by seed", COMPARISON_COLUMNS, compared, HOW_TO_READ_2),
+        (f"Table 3. The luck of one seed: {difference}", LUCK_COLUMNS, each, HOW_TO_READ_3),
+        ("Table 4. Effective rank", RANK_COLUMNS, of_layers, HOW_TO_READ_4),
     )
     parts = [escaped(fill(note, 98), options.format) for note in notes]
     for title, columns, rows, how_to_read in tables:
@@ -479,17 +481,18 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.error = lambda message: parser.exit(2, f"stats.py: {' '.join(message.split())}\n")
     add = parser.add_argument
     add("paths", nargs="*", default=["runs"], help="run logs, or folders of them (runs)")
-    add("--compare", choices=list(COMPARED), default="masker", help="where a pair differs (masker)")
+    add("--compare", choices=list(AXES), default="masker", help="where a pair differs (masker)")
     add("--treatment", help="its value in one run: typhoon, or 1.0, mae, 80-10-10")
     add("--baseline", nargs="+", help="and in the other: random whole-word, or 0.4, mlm, mask")
-    add("--epoch", choices=["best", "last"], default="best", help="of each stage (best)")
+    add("--epoch", choices=["best", "last"], default="best", 
+        help="the one to report, of each stage; fine-tuning starts from the best one (best)")
     add("--margin", type=float, default=0.01, help="a smaller difference is none (0.01)")
     add("--alpha", type=float, default=0.05, help="of tests and intervals (0.05)")
     add("--format", choices=[*STYLES, "json"], default="text", help="of the tables (text)")
     options = parser.parse_args(arguments)
     if not (0 < options.margin < 1 and 0.001 <= options.alpha <= 0.4):
         parser.error("--margin must lie between 0 and 1, --alpha between 0.001 and 0.4")
-    treatment, baselines = COMPARED[options.compare]
+    treatment, baselines = AXES[options.compare]
     options.treatment = options.treatment or treatment
     options.baseline = options.baseline or baselines
     return options

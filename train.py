@@ -5,13 +5,16 @@
 One run is two stages on one task [A]. `adapt` trains a pretrained backbone as a masked language
 model on the task's own training sentences, under one masker; `fine_tune` trains it as a classifier
 on the same sentences, and `score` reads GLUE's dev split after every epoch. `run` is the whole
-experiment; the command takes the product of tasks, models, maskers, spreads and seeds, and leaves
-one JSON log a run: main -> study -> find_inputs, read_inputs, plan -> run -> write_log.
+experiment: begin there, then read upwards what it calls. The command takes the product of tasks,
+models, maskers, spreads and seeds, and leaves one JSON log a run:
+main -> study -> find_inputs, read_inputs, plan -> run -> write_log.
+`options` are the command's, with lists on these axes; `settings` are one run's.
 
-Pairing [D]: each purpose has a stream of random numbers of its own (see `stream`): classifier head,
-classifier order, classifier dropout, MLM head, MLM order, MLM dropout, masks, dev masks, dev
-corruption. So runs of one seed that differ only in the masker start from the same weights and see
-the same batches in the same order.
+Pairing [D]: each purpose has random numbers of its own, seeded by its name: dropout and new heads
+draw from torch's global generator, order, masks and corruption from one each. So runs of one seed
+that differ only in the masker start from the same weights, see the same batches in the same order,
+have the same dropout, and their maskers the same draw at each position. (MAE-LM's dropout in
+adaptation is no pair: the length of what its encoder sees depends on what is selected.)
 
 Sources: [A] the paper's abstract, [C] its authors' 2023 code, [M] the MAE-LM paper, [D] ours.
 """
@@ -20,6 +23,8 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import copy
+import functools
 import hashlib
 import itertools
 import json
@@ -64,8 +69,8 @@ class Inputs:
     frequency: Tensor  # (V,) float64: each token type's share of the maskable training tokens
     maskable_tokens: int
     source: str  # "directory", "download" or "sample"
-    data_files: dict[str, str]  # name -> sha256
-    backbone_files: dict[str, str]
+    data_sha256: dict[str, str]  # by file name
+    backbone_sha256: dict[str, str]
 
 
 class RunFailed(Exception):
@@ -89,9 +94,12 @@ def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[di
     masker = typhoon.MASKERS[settings.masker](
         inputs.frequency, settings.budget, settings.spread, settings.ema)
     masker.begin(inputs, model, steps)
-    embedding_weight = model.encoder.word_embeddings.weight.detach()  # (V, H), as it is trained
-    dev_corrupted = corrupt(settings, inputs, inputs.dev.ids, dev_selected,
-                            generator(settings, "dev corruption"))  # (N, T)
+    embedding_weight = model.encoder.word_embeddings.weight.detach()  # (V, H): E, as it changes
+    corrupt = functools.partial(
+        typhoon.corrupt, corruption=settings.corruption, mask_id=inputs.tokenizer.mask_id,
+        vocabulary_size=len(inputs.tokenizer.tokens))  # embeddings can have rows beyond it
+    dev_corrupted = corrupt(inputs.dev.ids, dev_selected,
+                            generator=generator(settings, "dev corruption"))  # (N, T)
     mask_draws = generator(settings, "masks")
     order = generator(settings, "MLM order", "cpu")
     torch.manual_seed(stream(settings.seed, "MLM dropout"))
@@ -104,13 +112,13 @@ def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[di
         batches = epoch_batches(inputs.train.lengths, settings.batch_size, order)
         for rows in progress(batches, f"mlm {epoch}/{settings.mlm_epochs}"):
             batch = inputs.train.batch(rows)
-            states.append(state_of(masker))
+            states.append(state_of(masker))  # for the log: of the rates that this step draws by
 
             # 1. Select: which positions will the model have to predict?
             selected = masker.select(batch.ids, batch.words, mask_draws) & (batch.words >= 0)
 
             # 2. Corrupt: what does it see there?
-            corrupted = corrupt(settings, inputs, batch.ids, selected, mask_draws)  # (B, T)
+            corrupted = corrupt(batch.ids, selected, generator=mask_draws)  # (B, T)
 
             # 3. Predict, and ask for the mean loss over the selected positions.
             with autocast(settings):
@@ -138,19 +146,11 @@ def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[di
         record["notices"] = notices(settings, record)
         history.append(record)
         if best is None or dev_loss < best["dev_loss"]:
-            best, best_weights = record, copy_of_weights(model.encoder)
+            best, best_weights = record, copy.deepcopy(model.encoder.state_dict())
         print_mlm_epoch(settings, record, time.perf_counter() - started)
-    record = {"epochs": history, "best_epoch": best["epoch"], "last_epoch": settings.mlm_epochs,
-              "frequent_rates": frequent_rates(masker, inputs)}
-    return best_weights, record
-
-
-def corrupt(settings: Namespace, inputs: Inputs, ids: Tensor, selected: Tensor,
-            draws: torch.Generator) -> Tensor:
-    """ids, selected (B, T) -> what the model sees, (B, T)."""
-    vocabulary_size = len(inputs.tokenizer.tokens)  # an embedding matrix can have rows beyond it
-    return typhoon.corrupt(ids, selected, inputs.tokenizer.mask_id, vocabulary_size,
-                           settings.corruption, draws)
+    return best_weights, {"epochs": history, "best_epoch": best["epoch"],
+                          "last_epoch": settings.mlm_epochs,
+                          "frequent_rates": frequent_rates(masker, inputs)}
 
 
 @torch.no_grad()
@@ -174,7 +174,7 @@ def mlm_dev_loss(settings: Namespace, model: torch.nn.Module, dev: EncodedSplit,
 # ---- Stage 2: fine-tuning, and the score --------------------------------------------------------
 
 def fine_tune(settings: Namespace, inputs: Inputs, classifier: models.Classifier) -> dict:
-    """The classifier on the task's labels, scored on the dev split after every epoch.
+    """The classifier, with the adapted encoder, on the task's labels; scored after every epoch.
 
     Leaves the weights of the epoch with the best dev metric [C] (accuracy for MRPC, Matthews for
     CoLA; the first of equals) in the classifier, and returns the log's record.
@@ -201,16 +201,15 @@ def fine_tune(settings: Namespace, inputs: Inputs, classifier: models.Classifier
             update(settings, classifier, optimiser, schedule)
             losses.append(loss.detach())
 
-        record = {"epoch": epoch, "train_loss": finite(losses, "classifier", epoch).mean().item(),
+        train_loss = finite(losses, "classifier", epoch).mean().item()  # mean of the batches
+        record = {"epoch": epoch, "train_loss": train_loss,
                   **score(settings, classifier, inputs.dev, epoch)}
         history.append(record)
         if best is None or record[metric] > best[metric]:
-            best, best_weights = record, copy_of_weights(classifier)
-        print(f"  classifier {epoch}/{settings.cls_epochs}: "
-              f"train loss {record['train_loss']:.4f}, dev loss {record['dev_loss']:.4f}, "
-              f"accuracy {record['accuracy']:.4f}, F1 {record['f1']:.4f}, "
-              f"Matthews {record['matthews']:.4f}, {time.perf_counter() - started:.1f} s",
-              flush=True)
+            best, best_weights = record, copy.deepcopy(classifier.state_dict())
+        print(f"  classifier {epoch}/{settings.cls_epochs}: train loss {train_loss:.4f}, "
+              f"dev loss {record['dev_loss']:.4f}, {scores_of(record)}, "
+              f"{time.perf_counter() - started:.1f} s", flush=True)
     classifier.load_state_dict(best_weights)
     return {"epochs": history, "best_epoch": best["epoch"], "last_epoch": settings.cls_epochs}
 
@@ -234,15 +233,21 @@ def score(settings: Namespace, classifier: models.Classifier, dev: EncodedSplit,
             "predictions": "".join(map(str, predictions))}
 
 
+def scores_of(record: dict) -> str:
+    return (f"accuracy {record['accuracy']:.4f}, F1 {record['f1']:.4f}, "
+            f"Matthews {record['matthews']:.4f}")
+
+
 # ---- What the two stages share ------------------------------------------------------------------
 
 def stream(seed: int, purpose: str) -> int:
     """A seed for one purpose, so that draws of one kind never shift the draws of another."""
-    return int.from_bytes(hashlib.sha256(f"{seed} {purpose}".encode()).digest()[:7], "big")
+    digest = hashlib.sha256(f"{seed} {purpose}".encode()).digest()
+    return int.from_bytes(digest[:7], "big")  # 56 bits: torch takes no more than 63
 
 
 def generator(settings: Namespace, purpose: str, device: str | None = None) -> torch.Generator:
-    """The stream of random numbers of one purpose, on the run's device or another."""
+    """A generator for one purpose, on the run's device or another."""
     device = device or settings.device
     return torch.Generator(device).manual_seed(stream(settings.seed, purpose))
 
@@ -265,7 +270,7 @@ def optimiser_and_schedule(model: torch.nn.Module, learning_rate: float, steps: 
 
 def update(settings: Namespace, model: torch.nn.Module, optimiser, schedule) -> None:
     """One step down the gradient, whose norm is clipped [C]."""
-    if settings.clip:
+    if settings.clip:  # 0: no clipping
         clip_grad_norm_(model.parameters(), settings.clip)
     optimiser.step()
     schedule.step()
@@ -278,10 +283,6 @@ def autocast(settings: Namespace) -> torch.autocast:
 
 def progress(batches: list[list[int]], stage: str) -> tqdm:
     return tqdm(batches, stage, disable=None, leave=False)  # None: no bar where nobody looks
-
-
-def copy_of_weights(model: torch.nn.Module) -> dict[str, Tensor]:
-    return {name: weight.clone() for name, weight in model.state_dict().items()}
 
 
 def finite(losses: list[Tensor], stage: str, epoch: int) -> Tensor:
@@ -325,7 +326,7 @@ def describe_masking(masker: typhoon.RandomMasker, inputs: Inputs, states: list[
     rates, frequency = rates.cpu(), masker.frequency.cpu()
     occurring = (frequency > 0).nonzero().flatten()
     ascending = occurring[rates[occurring].argsort(stable=True)]  # types by their rate
-    share = frequency[ascending].cumsum(0)  # of the tokens, up to each type
+    share = frequency[ascending].cumsum(0)  # of the tokens, up to each type, to rounding (1e-9)
     record["band"] = {name: rates[ascending[(share < quantile - 1e-9).sum()]].item()
                       for name, quantile in QUANTILES.items()}
     record["mean_deviation"] = (frequency * (rates - masker.budget).abs()).sum().item()
@@ -351,7 +352,7 @@ def frequent_rates(masker: typhoon.RandomMasker, inputs: Inputs) -> dict[str, fl
 def notices(settings: Namespace, record: dict) -> list[str]:
     """What is wrong with an epoch's masking, in a sentence each."""
     found = []
-    if record["band"] and None in (record["kl_mean"], record["kl_last"]):
+    if record["band"] and None in (record["kl_mean"], record["kl_last"]):  # rates, but a KL of NaN
         found.append("the masker's rates are NaN, negative or above 1")
     if abs(record["masked_fraction"] - settings.budget) > 0.02:
         found.append(f"{record['masked_fraction']:.3f} of the tokens were masked, but the budget "
@@ -401,9 +402,12 @@ def effective_rank(second_moment: Tensor, tau: float = 0.9) -> int:
 @torch.no_grad()
 def measure_effective_rank(encoder: models.Encoder, inputs: Inputs, selected: Tensor,
                            stage: str) -> list[dict]:
-    """Per layer, the embeddings first, on the dev split [M]: with the selected (N, T) positions as
-    [MASK], for all tokens, real ones (all but [MASK] and padding) and [MASK]s; and once more with
-    nothing masked, for all tokens."""
+    """The effective rank of every layer's hidden states on the dev split [M], not centred.
+
+    Layer 0 is the embeddings'. Two inputs: "masked", with the selected (N, T) positions as [MASK],
+    random ones whatever the masker; and "unmasked". Tokens: "[MASK]", "real" (the others, [CLS] and
+    [SEP] too), "all" (both). Padding is never counted.
+    """
     encoder.eval()
     moments = {}  # (input, tokens) -> (L + 1, H, H) float64
     for rows in epoch_batches(inputs.dev.lengths, EVALUATION_BATCH, None):
@@ -430,10 +434,11 @@ def measure_effective_rank(encoder: models.Encoder, inputs: Inputs, selected: Te
 
 # ---- One run ------------------------------------------------------------------------------------
 
-def run(settings: Namespace, inputs: Inputs) -> tuple[dict, models.Classifier]:
+def run(settings: Namespace, inputs: Inputs, made_by: dict) -> tuple[dict, models.Classifier]:
     """The experiment: adapt the backbone under one masker, fine-tune it, score it.
 
-    Returns the log and the scored classifier. Raises RunFailed where the numbers go wrong.
+    made_by: the run's identity. Returns the log and the scored classifier. Raises RunFailed where
+    the numbers go wrong.
     """
     started = time.perf_counter()
     torch.manual_seed(stream(settings.seed, "classifier head"))
@@ -455,7 +460,7 @@ def run(settings: Namespace, inputs: Inputs) -> tuple[dict, models.Classifier]:
     mlm_record = {"epochs": [], "best_epoch": 0, "last_epoch": 0, "frequent_rates": {}}
     if settings.mlm_epochs:
         encoder_weights, mlm_record = adapt(settings, inputs, dev_selected)
-        classifier.encoder.load_state_dict(encoder_weights)
+        classifier.encoder.load_state_dict(encoder_weights)  # its pooler too, which MLM left alone
         measure("adapted")
     adapted = time.perf_counter()
 
@@ -465,7 +470,7 @@ def run(settings: Namespace, inputs: Inputs) -> tuple[dict, models.Classifier]:
 
     log = {"format": "typhoon-run-2", "run": run_name(settings),
            "sample": inputs.source == "sample", "source": inputs.source,
-           "identity": identity(settings, inputs), "metric": TASKS[settings.task].metric,
+           "identity": made_by, "metric": TASKS[settings.task].metric,
            "train_examples": len(inputs.train.lengths), "dev_examples": len(inputs.dev.lengths),
            "maskable_tokens": inputs.maskable_tokens,
            "parameters": sum(parameter.numel() for parameter in classifier.parameters()),
@@ -494,7 +499,7 @@ def run_name(settings: Namespace) -> str:
 
 def identity(settings: Namespace, inputs: Inputs) -> dict:
     """What makes two runs one run: the options, the files that were read, and the method's code."""
-    return vars(settings) | {"data": inputs.data_files, "backbone": inputs.backbone_files,
+    return vars(settings) | {"data": inputs.data_sha256, "backbone": inputs.backbone_sha256,
                              "method": method_fingerprint(settings.masker)}
 
 
@@ -504,7 +509,7 @@ def method_fingerprint(masker: str) -> str:
     That is the masker's class, `corrupt` and `kl_from_uniform`, and the functions, classes and
     constants of typhoon.py that their code refers to by name, and so on; less comments and
     docstrings. So an edited constant is noticed, and a new masker or helper changes nothing for the
-    others.
+    others. The other files are not covered.
     """
     tree = ast.parse(Path(typhoon.__file__).read_text(encoding="utf-8"))
     for node in ast.walk(tree):
@@ -561,7 +566,7 @@ def claim(path: Path) -> Iterator[bool]:
         except BlockingIOError:
             yield False
             return
-        except (OSError, AttributeError):  # this file system, or this platform, has no locks
+        except (OSError, AttributeError):  # this file system has no locks, or Windows no fcntl
             print_once("NOTICE: no file locks here: processes that share --out may do a run twice")
         try:
             yield True
@@ -635,8 +640,8 @@ def read_inputs(task: str, folder: Path, backbone: Path, source: str, max_length
     return Inputs(backbone=backbone, tokenizer=tokenizer, train=train, dev=encoded("dev"),
                   frequency=glue_data.token_frequency(train, config.vocab_size).to(device),
                   maskable_tokens=(train.words >= 0).sum().item(), source=source,
-                  data_files=fingerprints(glue_data.task_files(task, folder)),
-                  backbone_files=fingerprints(models.backbone_files(backbone)))
+                  data_sha256=fingerprints(glue_data.task_files(task, folder)),
+                  backbone_sha256=fingerprints(models.backbone_files(backbone)))
 
 
 # ---- The command --------------------------------------------------------------------------------
@@ -665,7 +670,7 @@ FILES = ("data_dir", "sample", "out", "save")  # every other option is part of a
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Every option, once: its default, what it is, and where the default comes from."""
-    share, rate, count = number(float, 0, 1), number(float, 0, 1, inside=True), number(int, 1)
+    share, inside, count = number(float, 0, 1), number(float, 0, 1, inside=True), number(int, 1)
 
     add = parser.add_argument_group("axes: one or more values, runs are their product").add_argument
     add("--task", nargs="+", choices=list(TASKS), help="where none is named: mrpc")
@@ -686,8 +691,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "Face layout; with several runs, one in it for each")
 
     add = parser.add_argument_group("masking").add_argument
-    add("--budget", type=rate, default=0.3, help="share of the maskable tokens to select [C]")
-    add("--ema", type=share, default=0.8, help="newest score's weight in Typhoon's average [C]")
+    add("--budget", type=inside, default=0.3, help="share of the maskable tokens to select [C]")
+    add("--ema", type=share, default=0.8, 
+        help="weight of the newest score in the exponential moving average [C]")
     add("--corruption", choices=["mask", "80-10-10"], default="mask",
         help="all selected positions become [MASK] [C, M], or as in BERT")
     add("--objective", choices=["mlm", "mae"], default="mlm",
@@ -697,10 +703,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("the two stages").add_argument
     add("--mlm-epochs", type=number(int, 0), default=3,
         help="of adaptation, 0 leaves it out [D; C: 100 on MRPC, 80 on CoLA]")
-    add("--mlm-lr", type=rate, default=1e-4, help="its learning rate [C, for TinyBERT]")
+    add("--mlm-lr", type=inside, default=1e-4, help="its learning rate [C, for TinyBERT]")
     add("--cls-epochs", type=count, default=3,
         help="of fine-tuning [D; C: 100 on MRPC, 120 on CoLA]")
-    add("--cls-lr", type=rate, default=5e-5,
+    add("--cls-lr", type=inside, default=5e-5,
         help="its learning rate [D; C: 1e-5 on MRPC, 2e-5 on CoLA]")
     add("--clip", type=number(float, 0), default=1.0,
         help="largest norm of a step's gradient, 0 for none [C]")
@@ -749,6 +755,7 @@ def plan(options: Namespace, tasks: list[str], model_names: list[str]) -> dict[s
                                 if option not in FILES})
         settings.task, settings.model, settings.masker = task, model, masker
         settings.seed = seed
+        # What means nothing to a run is None, so that it does not make two runs of one:
         settings.spread = spread if typhoon.MASKERS[masker].uses_spread else None
         settings.decoder_layers = options.decoder_layers if options.objective == "mae" else None
         runs[run_name(settings)] = settings
@@ -773,10 +780,11 @@ def study(options: Namespace) -> int:
     runs = plan(options, list(folders), list(backbones))
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
+    identities = {}  # run -> what it is made of, as of now
     saved = {}  # run -> where its classifier goes
     for name, settings in runs.items():  # what stops the command does so before the first run
-        mine = identity(settings, inputs[settings.task, settings.model])
-        done = finished(out / f"{name}.json", mine)
+        identities[name] = identity(settings, inputs[settings.task, settings.model])
+        done = finished(out / f"{name}.json", identities[name])
         if options.save and not done:
             saved[name] = Path(options.save, name) if len(runs) > 1 else Path(options.save)
             if os.path.lexists(saved[name]):
@@ -785,7 +793,7 @@ def study(options: Namespace) -> int:
     for name, settings in runs.items():
         path, of_run = out / f"{name}.json", inputs[settings.task, settings.model]
         with claim(path) as free:
-            if finished(path, identity(settings, of_run)):
+            if finished(path, identities[name]):
                 print(f"{name}: {path} exists with the same identity, skipped", flush=True)
                 continue
             if not free:
@@ -794,7 +802,7 @@ def study(options: Namespace) -> int:
             print(f"{name}: {len(of_run.train.lengths)} training examples, {settings.device}, "
                   f"{torch.get_num_threads()} threads", flush=True)
             try:
-                log, classifier = run(settings, of_run)
+                log, classifier = run(settings, of_run, identities[name])
             except RunFailed as error:
                 print(f"train.py: {name} failed: {error}; no log was written", file=sys.stderr)
                 failed = 1
@@ -808,10 +816,9 @@ def study(options: Namespace) -> int:
 
 def print_result(log: dict, path: Path) -> None:
     best = log["classifier"]["epochs"][log["classifier"]["best_epoch"] - 1]
-    collapsed = " [COLLAPSED: predicts one class]" if best["matthews"] == 0 else ""
+    collapsed = " [COLLAPSED: Matthews is 0]" if best["matthews"] == 0 else ""
     sample = " [SAMPLE: says nothing about the real task]" if log["sample"] else ""
-    print(f"result {log['run']}: accuracy {best['accuracy']:.4f}, F1 {best['f1']:.4f}, "
-          f"Matthews {best['matthews']:.4f} (best epoch {best['epoch']} of "
+    print(f"result {log['run']}: {scores_of(best)} (best epoch {best['epoch']} of "
           f"{log['classifier']['last_epoch']}), {log['seconds']['total']:.0f} s, {path}"
           f"{collapsed}{sample}", flush=True)
 
@@ -825,8 +832,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"train.py: {error}", file=sys.stderr)
         return 2
     except OSError as error:  # the disk
-        print(f"train.py: {error.filename}: {error.strerror}; free the disk, or choose another "
-              "--out", file=sys.stderr)
+        print(f"train.py: {error.filename or options.out}: {error.strerror}; free the disk, or "
+              "choose another --out", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("\ntrain.py: stopped; finished runs are kept, and the same command goes on from "

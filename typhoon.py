@@ -14,6 +14,8 @@ A masker is one class, and train.py calls it in this order:
     ...corrupt, forward, loss, backward...
     masker.observe(gradient, weight, ids, words, selected)   # learn from the gradient
 
+Between them it reads masker.rates() and masker.seen for the log: they change nothing.
+
 A new masking idea is one more class here, and its name in MASKERS.
 
 V token types, B sequences of T positions, H the width of the embeddings. `words` holds the index
@@ -98,7 +100,8 @@ def calibrate(scores: Tensor, seen: Tensor, frequency: Tensor, budget: float,
         c = remaining / (frequency * weight * ~capped).sum()
         above_1 = (c * weight > 1) & ~capped
         # The weights average at least 1 - spread. While the budget is no more than that, c <= 1 and
-        # no rate can pass 1: the usual case never waits for the device to answer.
+        # no rate can pass 1: the usual case never waits for the device to answer. c only grows,
+        # so that what is capped stays at 1, by the clamp.
         if budget <= 1 - spread or not above_1.any():
             return (c * weight).clamp(0, 1)
         capped |= above_1
@@ -181,10 +184,10 @@ class RandomMasker:
         return torch.full_like(self.frequency, self.budget)
 
     def select(self, ids: Tensor, words: Tensor, generator: torch.Generator) -> Tensor:
-        """ids (B, T), words (B, T) -> selected (B, T) bool, of which train.py keeps the maskable.
+        """ids (B, T), words (B, T) -> selected (B, T) bool. In training only maskable ones count.
 
         One uniform draw a position, the same for every masker: a masker that drew more or fewer
-        would shift all later draws, and be a little less of a pair for the others.
+        would shift all later draws, and no longer be paired with the others.
         """
         draw = torch.rand(ids.shape, generator=generator, device=ids.device)  # (B, T)
         return (draw < self.rates()[ids]) & (words >= 0)
@@ -229,10 +232,10 @@ class TyphoonMasker(RandomMasker):
                 words: Tensor, selected: Tensor) -> None:
         """new[v] = mean of -g over the visible positions of v + mean of +g over its selected ones
 
-        Both are the first-order change of the loss when a position is toggled: hiding a visible
-        token takes its one-hot input away (-g), showing a selected one gives it back (+g). So a
-        type scores high where toggling it raises the loss. That the two are added is [C]'s choice.
-        Only maskable positions count: special tokens are never scored [D].
+        Both are, to first order, how the loss changes when a position is toggled: hiding a visible
+        token takes its one-hot input away (-g), showing a selected one gives it back (+g). The
+        [MASK] that stands in its place is left out. So a type scores high where toggling it raises
+        the loss. Signs and sum are [C]'s. Special tokens are never scored [D].
 
         g is the gradient of the *summed* loss: that of the mean goes as 1 / (selected positions),
         and in batches of like length the short ones would set the range of the scores [D].
@@ -246,9 +249,9 @@ class TyphoonMasker(RandomMasker):
         self.average(new, present)
 
     def average(self, new: Tensor, present: Tensor) -> None:
-        """EMA over the steps, of the types present in the batch; new (V,), present (V,) bool.
+        """Exponential moving average over the steps, of the types present (V,) in the batch.
 
-            score[v] <- (1 - a) score[v] + a new[v]      a: the newest's weight, 1 - decay    [C]
+            score[v] <- (1 - a) score[v] + a new[v]      a = self.ema: the newest's weight    [C]
             the first time, score[v] <- new[v]                                                [D]
         """
         averaged = torch.where(self.seen, (1 - self.ema) * self.scores + self.ema * new, new)

@@ -22,7 +22,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def test_a_paired_comparison_by_hand():
     """Typhoon was ahead by 1, 2, 3, 4 and 5 points in five seeds."""
-    row = stats.compare([[0.01, 0.02, 0.03, 0.04, 0.05]], margin=0.02, alpha=0.05)
+    row = stats.paired_test([[0.01, 0.02, 0.03, 0.04, 0.05]], margin=0.02, alpha=0.05)
 
     mean = 0.03
     deviation = math.sqrt((0.02 ** 2 + 0.01 ** 2 + 0 + 0.01 ** 2 + 0.02 ** 2) / 4)  # n - 1 = 4
@@ -43,7 +43,7 @@ def test_it_is_scipys_paired_t_test():
     treatment = [0.81, 0.79, 0.84, 0.80, 0.83]
     baseline = [0.80, 0.80, 0.81, 0.79, 0.84]
     expected = ttest_rel(treatment, baseline)
-    row = stats.compare([np.subtract(treatment, baseline)], margin=0.01, alpha=0.1)
+    row = stats.paired_test([np.subtract(treatment, baseline)], margin=0.01, alpha=0.1)
     low, high = expected.confidence_interval(0.9)
     assert (row["t"], row["p"]) == pytest.approx((expected.statistic, expected.pvalue))
     assert (row["low"], row["high"]) == pytest.approx((low, high))
@@ -52,7 +52,7 @@ def test_it_is_scipys_paired_t_test():
 def test_pooling_lets_each_backbone_have_its_own_mean():
     """Two backbones, means .02 and -.01: the distance of the means is no noise."""
     strata = [[0.01, 0.02, 0.03], [-0.02, -0.01, -0.01, 0.0]]
-    row = stats.compare(strata, margin=0.01, alpha=0.05)
+    row = stats.paired_test(strata, margin=0.01, alpha=0.05)
     squares = (0.01 ** 2 + 0.01 ** 2) + (0.01 ** 2 + 0.01 ** 2)
     deviation = math.sqrt(squares / (7 - 2))
     assert row["mean"] == pytest.approx((0.02 - 0.01) / 2)
@@ -73,7 +73,7 @@ def test_figures_equal_pingouin_and_statsmodels(golden):
     for sample in golden["samples"]:
         sample["strata"] = [np.subtract(sample["treatment"], sample["baseline"])]
     for sample in golden["samples"] + golden["pooled"]:
-        row = stats.compare(sample["strata"], sample["margin"], sample["alpha"])
+        row = stats.paired_test(sample["strata"], sample["margin"], sample["alpha"])
         for key, expected in sample["expected"].items():
             # scipy 1.11's quantiles of t are good to 1e-8, later ones to rounding.
             assert row[key] == pytest.approx(expected, rel=1e-7, abs=1e-12), (key, sample)
@@ -120,9 +120,9 @@ def test_the_detectable_difference_is_found_in_80_percent_of_studies():
     for n in (5, 8):
         sample = np.arange(n) - (n - 1) / 2
         sample *= 0.01 / sample.std(ddof=1)
-        row = stats.compare([sample], margin=0.01, alpha=0.05)
+        row = stats.paired_test([sample], margin=0.01, alpha=0.05)
         assert share_found(row["detectable"], n) == pytest.approx(0.8, abs=0.01)
-        again = stats.compare([sample], margin=row["detectable"] * 1.0001, alpha=0.05)
+        again = stats.paired_test([sample], margin=row["detectable"] * 1.0001, alpha=0.05)
         assert again["seeds_needed"] == n
 
 
@@ -137,9 +137,9 @@ def test_findings():
 
 
 def test_without_a_variance_there_is_no_test():
-    one_pair = stats.compare([[0.02]], 0.01, 0.05)
+    one_pair = stats.paired_test([[0.02]], 0.01, 0.05)
     assert one_pair == {"n": 1, "ahead": 1, "mean": 0.02, "p": None, "finding": "no test"}
-    all_equal = stats.compare([[0.02, 0.02], [0.01]], 0.01, 0.05)
+    all_equal = stats.paired_test([[0.02, 0.02], [0.01]], 0.01, 0.05)
     assert all_equal["mean"] == pytest.approx(0.015)
     assert all_equal["p"] is None and all_equal["finding"] == "no test"
 
@@ -596,7 +596,7 @@ def test_places_without_logs_are_refused(tmp_path, capsys, monkeypatch):
     (tmp_path / "runs").mkdir()
     assert "runs holds no run log" in refusal(capsys)
     (tmp_path / "runs" / "folder.json").mkdir()
-    assert "folder.json: holds no run log" in refusal(capsys)
+    assert "folder.json: is no whole run log" in refusal(capsys)
 
 
 @pytest.mark.parametrize("arguments", [

@@ -479,6 +479,14 @@ MASKERS["idea"] = IdeaMasker
 '''
 
 
+def test_the_log_has_the_method_as_it_was_when_the_command_began(inputs, tmp_path, monkeypatch):
+    known = iter(["before an edit during the run"])
+    monkeypatch.setattr(train, "method_fingerprint", lambda masker: next(known))
+    assert quick(*inputs, "--out", tmp_path) == 0
+    [log] = logs(tmp_path).values()
+    assert log["identity"]["method"] == "before an edit during the run"
+
+
 @pytest.mark.parametrize("old, new, changed", [
     ("STEEPNESS = 2.0", "STEEPNESS = 3.0", {"idea"}),  # a constant that only the idea uses
     ("* STEEPNESS", "+ STEEPNESS", {"idea"}),  # a function that it uses
@@ -560,7 +568,7 @@ def test_a_collapsed_classifier_is_named(capsys, tmp_path):
     log = {"run": "mrpc-tiny-random-mlm-seed0", "sample": False, "seconds": {"total": 1.0},
            "classifier": {"epochs": [epoch], "best_epoch": 1, "last_epoch": 1}}
     train.print_result(log, tmp_path)
-    assert "[COLLAPSED: predicts one class]" in capsys.readouterr().out
+    assert "[COLLAPSED: Matthews is 0]" in capsys.readouterr().out
 
 
 # ---- The sample ---------------------------------------------------------------------------------

@@ -85,21 +85,14 @@ def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[di
     dev_selected (N, T) bool: the dev positions to predict, the same for every epoch and masker.
     Returns the encoder's weights of the epoch with the lowest dev loss [C], and the log's record.
     """
-    torch.manual_seed(stream(settings.seed, "MLM head"))
-    mae = settings.objective == "mae"
-    model = (models.MAELM.from_pretrained(inputs.backbone, settings.decoder_layers) if mae
-             else models.MaskedLM.from_pretrained(inputs.backbone)).to(settings.device)
+    model = language_model(settings, inputs.backbone)
     steps = settings.mlm_epochs * math.ceil(len(inputs.train.lengths) / settings.batch_size)
     optimiser, schedule = optimiser_and_schedule(model, settings.mlm_lr, steps, settings.warmup)
     masker = typhoon.MASKERS[settings.masker](
         inputs.frequency, settings.budget, settings.spread, settings.ema)
     masker.begin(inputs, model, steps)
     embedding_weight = model.encoder.word_embeddings.weight.detach()  # (V, H): E, as it changes
-    corrupt = functools.partial(
-        typhoon.corrupt, corruption=settings.corruption, mask_id=inputs.tokenizer.mask_id,
-        vocabulary_size=len(inputs.tokenizer.tokens))  # embeddings can have rows beyond it
-    dev_corrupted = corrupt(inputs.dev.ids, dev_selected,
-                            generator=generator(settings, "dev corruption"))  # (N, T)
+    corrupt = corruption(settings, inputs.tokenizer)
     mask_draws = generator(settings, "masks")
     order = generator(settings, "MLM order", "cpu")
     torch.manual_seed(stream(settings.seed, "MLM dropout"))
@@ -139,24 +132,41 @@ def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[di
             counts.append(len(logits))
 
         train_loss = finite(losses, "MLM", epoch).sum().item() / max(sum(counts), 1)
-        dev_loss = mlm_dev_loss(settings, model, inputs.dev, dev_corrupted, dev_selected, epoch)
+        dev_loss = mlm_dev_loss(settings, model, inputs, dev_selected, epoch)
         record = {"epoch": epoch, "train_loss": train_loss, "dev_loss": dev_loss,
-                  "masked_fraction": sum(counts) / inputs.maskable_tokens,
-                  **describe_masking(masker, inputs, states)}
-        record["notices"] = notices(settings, record)
+                  **describe_masking(masker, inputs, sum(counts), states)}
+        print_mlm_epoch(settings, record, time.perf_counter() - started)
         history.append(record)
         if best is None or dev_loss < best["dev_loss"]:
             best, best_weights = record, copy.deepcopy(model.encoder.state_dict())
-        print_mlm_epoch(settings, record, time.perf_counter() - started)
     return best_weights, {"epochs": history, "best_epoch": best["epoch"],
                           "last_epoch": settings.mlm_epochs,
                           "frequent_rates": frequent_rates(masker, inputs)}
 
 
+def language_model(settings: Namespace, backbone: Path) -> models.MaskedLM | models.MAELM:
+    """The model of stage 1, on the run's device; what the backbone lacks of it is drawn anew."""
+    torch.manual_seed(stream(settings.seed, "MLM head"))
+    if settings.objective == "mae":
+        model = models.MAELM.from_pretrained(backbone, settings.decoder_layers)
+    else:
+        model = models.MaskedLM.from_pretrained(backbone)
+    return model.to(settings.device)
+
+
+def corruption(settings: Namespace, tokenizer: Tokenizer) -> functools.partial:
+    """typhoon.corrupt as a function of ids, selected and generator."""
+    return functools.partial(
+        typhoon.corrupt, corruption=settings.corruption, mask_id=tokenizer.mask_id,
+        vocabulary_size=len(tokenizer.tokens))  # the embeddings can have rows beyond it
+
+
 @torch.no_grad()
-def mlm_dev_loss(settings: Namespace, model: torch.nn.Module, dev: EncodedSplit, corrupted: Tensor,
-                 selected: Tensor, epoch: int) -> float:
+def mlm_dev_loss(settings: Namespace, model: torch.nn.Module, inputs: Inputs, selected: Tensor,
+                 epoch: int) -> float:
     """Mean cross-entropy over the selected (N, T) positions of the dev split, in nats a token."""
+    dev, draws = inputs.dev, generator(settings, "dev corruption")  # the same in every epoch
+    corrupted = corruption(settings, inputs.tokenizer)(dev.ids, selected, generator=draws)  # (N, T)
     model.eval()
     losses = []
     for rows in epoch_batches(dev.lengths, EVALUATION_BATCH, None):
@@ -168,7 +178,8 @@ def mlm_dev_loss(settings: Namespace, model: torch.nn.Module, dev: EncodedSplit,
             logits = model.forward_selected(
                 embeddings, batch.segments, batch.attention_mask, batch_selected)  # (S, V)
             losses.append(F.cross_entropy(logits, batch.ids[batch_selected], reduction="sum"))
-    return finite(losses, "MLM dev", epoch).sum().item() / max(selected.sum().item(), 1)
+    summed_loss = finite(losses, "MLM dev", epoch).sum().item()
+    return summed_loss / max(selected.sum().item(), 1)
 
 
 # ---- Stage 2: fine-tuning, and the score --------------------------------------------------------
@@ -296,7 +307,8 @@ def finite(losses: list[Tensor], stage: str, epoch: int) -> Tensor:
 
 # ---- What the masker does, for the log ----------------------------------------------------------
 
-QUANTILES = {"lowest": 0, "5%": .05, "25%": .25, "50%": .5, "75%": .75, "95%": .95, "highest": 1}
+QUANTILES = {
+    "lowest": 0, "5%": .05, "25%": .25, "50%": .5, "75%": .75, "95%": .95, "highest": 1}
 ENOUGH_TOKENS = 100  # a type with fewer in the training set is not named as masked most or least
 FREQUENT_TYPES = 200
 
@@ -311,18 +323,26 @@ def state_of(masker: typhoon.RandomMasker) -> Tensor:
     return torch.stack([kl, share_seen])
 
 
-def describe_masking(masker: typhoon.RandomMasker, inputs: Inputs, states: list[Tensor]) -> dict:
-    """An epoch's masking: KL and the share seen, their mean over the steps and at the end; the band
-    of the rates by now, as quantiles weighted by token frequency; and the types at its ends."""
+def describe_masking(masker: typhoon.RandomMasker, inputs: Inputs, masked: int,
+                     states: list[Tensor]) -> dict:
+    """An epoch's masking: the share of tokens masked; KL and the share seen, their mean over the
+    steps and at the end; the band of the rates by now, as quantiles weighted by token frequency,
+    and the types at its ends; and what is wrong with it, as notices."""
     kl_mean, seen_mean = torch.stack(states).mean(0).tolist()
     kl_last, seen_last = state_of(masker).tolist()
-    record = {"kl_mean": kl_mean, "kl_last": kl_last,
-              "seen_mean": seen_mean, "seen_last": seen_last}
+    record = {"masked_fraction": masked / inputs.maskable_tokens, "kl_mean": kl_mean,
+              "kl_last": kl_last, "seen_mean": seen_mean, "seen_last": seen_last}
     record = {key: value if math.isfinite(value) else None for key, value in record.items()}
-    record |= {"band": None, "mean_deviation": None, "most_masked": [], "least_masked": []}
+    record |= {"band": None, "mean_deviation": None, "most_masked": [], "least_masked": [],
+               "notices": []}
+    if abs(record["masked_fraction"] - masker.budget) > 0.02:
+        record["notices"].append(f"{record['masked_fraction']:.3f} of the tokens were masked, but "
+                                 f"the budget is {masker.budget}")
     rates = masker.rates()
     if rates is None:  # by position, not by type
         return record
+    if None in (record["kl_mean"], record["kl_last"]):  # the KL of no probabilities is NaN
+        record["notices"].append("the masker's rates are NaN, negative or above 1")
     rates, frequency = rates.cpu(), masker.frequency.cpu()
     occurring = (frequency > 0).nonzero().flatten()
     ascending = occurring[rates[occurring].argsort(stable=True)]  # types by their rate
@@ -347,17 +367,6 @@ def frequent_rates(masker: typhoon.RandomMasker, inputs: Inputs) -> dict[str, fl
     by_frequency = inputs.frequency.cpu().argsort(descending=True, stable=True)
     return {inputs.tokenizer.tokens[v]: round(rates[v].item(), 6)
             for v in by_frequency[:FREQUENT_TYPES].tolist() if inputs.frequency[v] > 0}
-
-
-def notices(settings: Namespace, record: dict) -> list[str]:
-    """What is wrong with an epoch's masking, in a sentence each."""
-    found = []
-    if record["band"] and None in (record["kl_mean"], record["kl_last"]):  # rates, but a KL of NaN
-        found.append("the masker's rates are NaN, negative or above 1")
-    if abs(record["masked_fraction"] - settings.budget) > 0.02:
-        found.append(f"{record['masked_fraction']:.3f} of the tokens were masked, but the budget "
-                     f"is {settings.budget}")
-    return found
 
 
 def print_mlm_epoch(settings: Namespace, record: dict, seconds: float) -> None:
@@ -670,7 +679,9 @@ FILES = ("data_dir", "sample", "out", "save")  # every other option is part of a
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Every option, once: its default, what it is, and where the default comes from."""
-    share, inside, count = number(float, 0, 1), number(float, 0, 1, inside=True), number(int, 1)
+    share = number(float, 0, 1)
+    inside = number(float, 0, 1, inside=True)
+    count = number(int, 1)
 
     add = parser.add_argument_group("axes: one or more values, runs are their product").add_argument
     add("--task", nargs="+", choices=list(TASKS), help="where none is named: mrpc")

@@ -188,7 +188,7 @@ def test_band_and_mean_kl_by_hand():
     uniform = torch.zeros(2, dtype=torch.float64)
     tokenizer = Namespace(tokens=["often", "sometimes", "rarely"])
     found = Namespace(tokenizer=tokenizer, maskable_tokens=1000, frequency=frequency)
-    record = train.describe_masking(masker, found, [train.state_of(masker), uniform])
+    record = train.describe_masking(masker, found, 300, [train.state_of(masker), uniform])
     assert record["kl_last"] == pytest.approx(first)
     assert record["kl_mean"] == pytest.approx(first / 2)
     assert record["seen_mean"] is None  # it keeps no scores
@@ -200,7 +200,7 @@ def test_band_and_mean_kl_by_hand():
     assert train.frequent_rates(masker, found) == {"often": 0.1, "sometimes": 0.3, "rarely": 0.5}
 
     found.maskable_tokens = 300  # 37 of "rarely": too few to be named
-    record = train.describe_masking(masker, found, [uniform])
+    record = train.describe_masking(masker, found, 300, [uniform])
     assert [entry["token"] for entry in record["most_masked"]] == ["sometimes", "often"]
 
 
@@ -382,7 +382,8 @@ def test_no_operation_that_cuda_refuses_to_do_deterministically(
         inputs, monkeypatch, masker, objective, spread):
     settings, found = read(inputs, masker, mlm_epochs=1, objective=objective, spread=spread,
                            decoder_layers=1)
-    described = {"kl_mean": None, "kl_last": None, "band": None, "most_masked": []}
+    described = {"masked_fraction": 0.3, "kl_mean": None, "kl_last": None, "band": None,
+                 "most_masked": [], "notices": []}
     monkeypatch.setattr(train, "describe_masking", lambda *_: described)  # on the CPU
     classifier = models.Classifier.from_pretrained(found.backbone)
     with NothingThatCudaRefuses() as recorder:

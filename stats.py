@@ -484,7 +484,7 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--compare", choices=list(AXES), default="masker", help="where a pair differs (masker)")
     add("--treatment", help="its value in one run: typhoon, or 1.0, mae, 80-10-10")
     add("--baseline", nargs="+", help="and in the other: random whole-word, or 0.4, mlm, mask")
-    add("--epoch", choices=["best", "last"], default="best", 
+    add("--epoch", choices=["best", "last"], default="best",
         help="the one to report, of each stage; fine-tuning starts from the best one (best)")
     add("--margin", type=float, default=0.01, help="a smaller difference is none (0.01)")
     add("--alpha", type=float, default=0.05, help="of tests and intervals (0.05)")

@@ -5,9 +5,10 @@
 One run is two stages on one task [A]. `adapt` trains a pretrained backbone as a masked language
 model on the task's own training sentences, under one masker; `fine_tune` trains it as a classifier
 on the same sentences, and `score` reads GLUE's dev split after every epoch. `run` is the whole
-experiment: begin there, then read upwards what it calls. The command takes the product of tasks,
-models, maskers, spreads and seeds, and leaves one JSON log a run:
-main -> study -> find_inputs, read_inputs, plan -> run -> write_log.
+experiment: these four are what there is to read for the science. The rest is the record of what
+a masker does, effective rank, logs, files and options: a command takes the product of tasks,
+models, maskers, spreads and seeds, and leaves one JSON log a run
+(main -> study -> find_inputs, read_inputs, plan -> run -> write_log).
 `options` are the command's, with lists on these axes; `settings` are one run's.
 
 Pairing [D]: each purpose has random numbers of its own, seeded by its name: dropout and new heads
@@ -92,8 +93,9 @@ def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[di
         inputs.frequency, settings.budget, settings.spread, settings.ema)
     masker.begin(inputs, model, steps)
     embedding_weight = model.encoder.word_embeddings.weight.detach()  # (V, H): E, as it changes
-    corrupt = corruption(settings, inputs.tokenizer)
+    corrupt = bound_corruption(settings, inputs.tokenizer)
     mask_draws = generator(settings, "masks")
+    corruption_draws = generator(settings, "corruption")
     order = generator(settings, "MLM order", "cpu")
     torch.manual_seed(stream(settings.seed, "MLM dropout"))
 
@@ -105,15 +107,15 @@ def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[di
         batches = epoch_batches(inputs.train.lengths, settings.batch_size, order)
         for rows in progress(batches, f"mlm {epoch}/{settings.mlm_epochs}"):
             batch = inputs.train.batch(rows)
-            states.append(state_of(masker))  # for the log: of the rates that this step draws by
+            states.append(masking_state(masker))  # for the log, before this step's draw
 
             # 1. Select: which positions will the model have to predict?
             selected = masker.select(batch.ids, batch.words, mask_draws) & (batch.words >= 0)
 
             # 2. Corrupt: what does it see there?
-            corrupted = corrupt(batch.ids, selected, generator=mask_draws)  # (B, T)
+            corrupted = corrupt(batch.ids, selected, generator=corruption_draws)  # (B, T)
 
-            # 3. Predict, and ask for the mean loss over the selected positions.
+            # 3. Predict. The mean loss is trained on; the sum is for the epoch's average.
             with autocast(settings):
                 embeddings = model.encoder.embed_words(corrupted)  # (B, T, H)
                 embeddings.retain_grad()
@@ -131,7 +133,7 @@ def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[di
             losses.append(summed_loss.detach())
             counts.append(len(logits))
 
-        train_loss = finite(losses, "MLM", epoch).sum().item() / max(sum(counts), 1)
+        train_loss = fetch_finite(losses, "MLM", epoch).sum().item() / max(sum(counts), 1)
         dev_loss = mlm_dev_loss(settings, model, inputs, dev_selected, epoch)
         record = {"epoch": epoch, "train_loss": train_loss, "dev_loss": dev_loss,
                   **describe_masking(masker, inputs, sum(counts), states)}
@@ -154,8 +156,8 @@ def language_model(settings: Namespace, backbone: Path) -> models.MaskedLM | mod
     return model.to(settings.device)
 
 
-def corruption(settings: Namespace, tokenizer: Tokenizer) -> functools.partial:
-    """typhoon.corrupt as a function of ids, selected and generator."""
+def bound_corruption(settings: Namespace, tokenizer: Tokenizer) -> functools.partial:
+    """typhoon.corrupt with all but ids, selected and generator given."""
     return functools.partial(
         typhoon.corrupt, corruption=settings.corruption, mask_id=tokenizer.mask_id,
         vocabulary_size=len(tokenizer.tokens))  # the embeddings can have rows beyond it
@@ -166,7 +168,8 @@ def mlm_dev_loss(settings: Namespace, model: torch.nn.Module, inputs: Inputs, se
                  epoch: int) -> float:
     """Mean cross-entropy over the selected (N, T) positions of the dev split, in nats a token."""
     dev, draws = inputs.dev, generator(settings, "dev corruption")  # the same in every epoch
-    corrupted = corruption(settings, inputs.tokenizer)(dev.ids, selected, generator=draws)  # (N, T)
+    corrupt = bound_corruption(settings, inputs.tokenizer)
+    corrupted = corrupt(dev.ids, selected, generator=draws)  # (N, T)
     model.eval()
     losses = []
     for rows in epoch_batches(dev.lengths, EVALUATION_BATCH, None):
@@ -178,7 +181,7 @@ def mlm_dev_loss(settings: Namespace, model: torch.nn.Module, inputs: Inputs, se
             logits = model.forward_selected(
                 embeddings, batch.segments, batch.attention_mask, batch_selected)  # (S, V)
             losses.append(F.cross_entropy(logits, batch.ids[batch_selected], reduction="sum"))
-    summed_loss = finite(losses, "MLM dev", epoch).sum().item()
+    summed_loss = fetch_finite(losses, "MLM dev", epoch).sum().item()
     return summed_loss / max(selected.sum().item(), 1)
 
 
@@ -212,7 +215,7 @@ def fine_tune(settings: Namespace, inputs: Inputs, classifier: models.Classifier
             update(settings, classifier, optimiser, schedule)
             losses.append(loss.detach())
 
-        train_loss = finite(losses, "classifier", epoch).mean().item()  # mean of the batches
+        train_loss = fetch_finite(losses, "classifier", epoch).mean().item()  # mean of the batches
         record = {"epoch": epoch, "train_loss": train_loss,
                   **score(settings, classifier, inputs.dev, epoch)}
         history.append(record)
@@ -238,7 +241,7 @@ def score(settings: Namespace, classifier: models.Classifier, dev: EncodedSplit,
             logits = classifier(batch.ids, batch.segments, batch.attention_mask)  # (B, 2)
             losses.append(F.cross_entropy(logits, batch.labels, reduction="sum"))
         predictions[rows] = logits.argmax(-1)
-    dev_loss = finite(losses, "classifier dev", epoch).sum().item() / len(dev.lengths)
+    dev_loss = fetch_finite(losses, "classifier dev", epoch).sum().item() / len(dev.lengths)
     predictions = predictions.tolist()
     return {"dev_loss": dev_loss, **glue_data.metrics(predictions, dev.labels.tolist()),
             "predictions": "".join(map(str, predictions))}
@@ -266,7 +269,7 @@ def generator(settings: Namespace, purpose: str, device: str | None = None) -> t
 def optimiser_and_schedule(model: torch.nn.Module, learning_rate: float, steps: int,
                            warmup: float):
     """AdamW with weight decay 0.01, but none on biases and LayerNorm, which are the vectors. The
-    learning rate rises over the first `warmup` of the steps and falls linearly to 0 [C]."""
+    learning rate rises over the fraction `warmup` of the steps and falls linearly to 0 [C]."""
     matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     vectors = [parameter for parameter in model.parameters() if parameter.dim() == 1]
     groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
@@ -293,10 +296,10 @@ def autocast(settings: Namespace) -> torch.autocast:
 
 
 def progress(batches: list[list[int]], stage: str) -> tqdm:
-    return tqdm(batches, stage, disable=None, leave=False)  # None: no bar where nobody looks
+    return tqdm(batches, stage, disable=None, leave=False)  # None: a bar on a terminal only
 
 
-def finite(losses: list[Tensor], stage: str, epoch: int) -> Tensor:
+def fetch_finite(losses: list[Tensor], stage: str, epoch: int) -> Tensor:
     """An epoch's losses (steps,), fetched from the device at once. RunFailed at NaN or infinity."""
     fetched = torch.stack(losses).double().cpu()
     if not fetched.isfinite().all():
@@ -313,13 +316,15 @@ ENOUGH_TOKENS = 100  # a type with fewer in the training set is not named as mas
 FREQUENT_TYPES = 200
 
 
-def state_of(masker: typhoon.RandomMasker) -> Tensor:
+def masking_state(masker: typhoon.RandomMasker) -> Tensor:
     """(2,): KL per token from uniform masking, and the share of the training tokens whose type has
     a score, as of now. NaN for what this masker does not have."""
     rates, seen = masker.rates(), masker.seen
-    none = torch.full((), math.nan, dtype=torch.float64, device=masker.frequency.device)
-    kl = none if rates is None else typhoon.kl_from_uniform(rates, masker.frequency, masker.budget)
-    share_seen = none if seen is None else (masker.frequency * seen).sum()
+    kl = share_seen = masker.frequency.new_full((), math.nan)
+    if rates is not None:
+        kl = typhoon.kl_from_uniform(rates, masker.frequency, masker.budget)
+    if seen is not None:
+        share_seen = (masker.frequency * seen).sum()
     return torch.stack([kl, share_seen])
 
 
@@ -329,7 +334,7 @@ def describe_masking(masker: typhoon.RandomMasker, inputs: Inputs, masked: int,
     steps and at the end; the band of the rates by now, as quantiles weighted by token frequency,
     and the types at its ends; and what is wrong with it, as notices."""
     kl_mean, seen_mean = torch.stack(states).mean(0).tolist()
-    kl_last, seen_last = state_of(masker).tolist()
+    kl_last, seen_last = masking_state(masker).tolist()
     record = {"masked_fraction": masked / inputs.maskable_tokens, "kl_mean": kl_mean,
               "kl_last": kl_last, "seen_mean": seen_mean, "seen_last": seen_last}
     record = {key: value if math.isfinite(value) else None for key, value in record.items()}
@@ -341,7 +346,7 @@ def describe_masking(masker: typhoon.RandomMasker, inputs: Inputs, masked: int,
     rates = masker.rates()
     if rates is None:  # by position, not by type
         return record
-    if None in (record["kl_mean"], record["kl_last"]):  # the KL of no probabilities is NaN
+    if None in (record["kl_mean"], record["kl_last"]):  # rates outside [0, 1] have a KL of NaN
         record["notices"].append("the masker's rates are NaN, negative or above 1")
     rates, frequency = rates.cpu(), masker.frequency.cpu()
     occurring = (frequency > 0).nonzero().flatten()
@@ -513,12 +518,12 @@ def identity(settings: Namespace, inputs: Inputs) -> dict:
 
 
 def method_fingerprint(masker: str) -> str:
-    """A sha256 of the code of typhoon.py that a run of this masker depends on, and of no other.
+    """A sha256 of the code in typhoon.py that this masker's runs depend on.
 
-    That is the masker's class, `corrupt` and `kl_from_uniform`, and the functions, classes and
-    constants of typhoon.py that their code refers to by name, and so on; less comments and
-    docstrings. So an edited constant is noticed, and a new masker or helper changes nothing for the
-    others. The other files are not covered.
+    Begin with the masker's class, `corrupt` and `kl_from_uniform`; add every function, class and
+    constant of typhoon.py that they name, what those name, and so on. Comments and docstrings are
+    left out, and other files are not covered. So an edited constant is noticed, and a new masker
+    does not invalidate the logs of the others.
     """
     tree = ast.parse(Path(typhoon.__file__).read_text(encoding="utf-8"))
     for node in ast.walk(tree):
@@ -703,7 +708,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
     add = parser.add_argument_group("masking").add_argument
     add("--budget", type=inside, default=0.3, help="share of the maskable tokens to select [C]")
-    add("--ema", type=share, default=0.8, 
+    add("--ema", type=share, default=0.8,
         help="weight of the newest score in the exponential moving average [C]")
     add("--corruption", choices=["mask", "80-10-10"], default="mask",
         help="all selected positions become [MASK] [C, M], or as in BERT")
@@ -793,7 +798,7 @@ def study(options: Namespace) -> int:
     out.mkdir(parents=True, exist_ok=True)
     identities = {}  # run -> what it is made of, as of now
     saved = {}  # run -> where its classifier goes
-    for name, settings in runs.items():  # what stops the command does so before the first run
+    for name, settings in runs.items():  # bad input stops the command before a run was spent
         identities[name] = identity(settings, inputs[settings.task, settings.model])
         done = finished(out / f"{name}.json", identities[name])
         if options.save and not done:
@@ -802,18 +807,18 @@ def study(options: Namespace) -> int:
                 raise UserError(f"--save {saved[name]}: is there already; give a new name")
     failed = 0
     for name, settings in runs.items():
-        path, of_run = out / f"{name}.json", inputs[settings.task, settings.model]
+        path, run_inputs = out / f"{name}.json", inputs[settings.task, settings.model]
         with claim(path) as free:
-            if finished(path, identities[name]):
+            if finished(path, identities[name]):  # by now: another process may have been at it
                 print(f"{name}: {path} exists with the same identity, skipped", flush=True)
                 continue
             if not free:
                 print(f"{name}: another process is at it, skipped", flush=True)
                 continue
-            print(f"{name}: {len(of_run.train.lengths)} training examples, {settings.device}, "
+            print(f"{name}: {len(run_inputs.train.lengths)} training examples, {settings.device}, "
                   f"{torch.get_num_threads()} threads", flush=True)
             try:
-                log, classifier = run(settings, of_run, identities[name])
+                log, classifier = run(settings, run_inputs, identities[name])
             except RunFailed as error:
                 print(f"train.py: {name} failed: {error}; no log was written", file=sys.stderr)
                 failed = 1

@@ -32,7 +32,7 @@ from torch import Tensor
 def one_hot_saliency(embedding_gradient: Tensor, embedding_weight: Tensor, ids: Tensor) -> Tensor:
     """The gradient of the loss with respect to the one-hot input, at the true token.   [C]
 
-    With one-hot inputs X (B, T, V) the word embeddings are e = X E, so dL/dX[b,t,v] is
+    L is the loss. With one-hot inputs X (B, T, V) the word embeddings are e = X E: dL/dX[b,t,v] is
     <dL/de[b,t], E[v]>. At v = ids[b,t] this is one dot product a position: O(BTH), and the
     (B, T, V) tensor is never built.
 
@@ -91,17 +91,17 @@ def calibrate(scores: Tensor, seen: Tensor, frequency: Tensor, budget: float,
     scaled = (scores - lowest) / (highest - lowest)
     scaled = torch.where(seen & (highest > lowest), scaled, 1.0)  # (V,)
     weight = (1 - spread) + spread * scaled  # (V,)
-    # With spread 1 the lowest weight is 0, and the others alone may not be able to spend a large
-    # budget. Above 0, if by next to nothing, it can: c grows as far as it takes.
+    # With spread 1 the lowest weight is 0. Were all others capped at 1, c would divide by 0; with a
+    # weight next to 0 the lowest take what is left of a large budget.
     weight = weight.clamp(min=1e-200)
     capped = torch.zeros_like(seen)  # (V,)
     while True:
         remaining = budget - (frequency * capped).sum()
         c = remaining / (frequency * weight * ~capped).sum()
         above_1 = (c * weight > 1) & ~capped
-        # The weights average at least 1 - spread. While the budget is no more than that, c <= 1 and
-        # no rate can pass 1: the usual case never waits for the device to answer. c only grows,
-        # so that what is capped stays at 1, by the clamp.
+        # The weights average at least 1 - spread. If the budget is no more than that, c <= 1 and no
+        # rate passes 1: the usual case does not wait for the device to answer. Otherwise cap those
+        # that do and solve for c again; c only grows, so that they stay at 1.
         if budget <= 1 - spread or not above_1.any():
             return (c * weight).clamp(0, 1)
         capped |= above_1
@@ -195,8 +195,9 @@ class RandomMasker:
     def observe(self, embedding_gradient: Tensor, embedding_weight: Tensor, ids: Tensor,
                 words: Tensor, selected: Tensor) -> None:
         """Called after each backward pass, before clipping and outside autocast, with dL/de
-        (B, T, H), E (V, H) and the batch. L is the mean over the selected positions. MAE-LM's
-        encoder never sees these: dL/de is 0 there, and of Typhoon's score the visible half is left.
+        (B, T, H), E (V, H) and the batch. L is the mean over the selected positions: times
+        selected.sum() it is that of the summed loss. MAE-LM's encoder never sees the selected
+        positions: dL/de is 0 there, and of Typhoon's score the visible half is left.
         """
 
 

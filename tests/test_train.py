@@ -188,7 +188,7 @@ def test_band_and_mean_kl_by_hand():
     uniform = torch.zeros(2, dtype=torch.float64)
     tokenizer = Namespace(tokens=["often", "sometimes", "rarely"])
     found = Namespace(tokenizer=tokenizer, maskable_tokens=1000, frequency=frequency)
-    record = train.describe_masking(masker, found, 300, [train.state_of(masker), uniform])
+    record = train.describe_masking(masker, found, 300, [train.masking_state(masker), uniform])
     assert record["kl_last"] == pytest.approx(first)
     assert record["kl_mean"] == pytest.approx(first / 2)
     assert record["seen_mean"] is None  # it keeps no scores
@@ -301,6 +301,24 @@ def test_a_log_does_not_depend_on_process_hash_seed_or_directory(inputs, tmp_pat
                    cwd=tmp_path, env=os.environ | {"PYTHONHASHSEED": "1"}, capture_output=True)
     assert command(*inputs, "--out", tmp_path / "here") == 0
     assert logs(tmp_path / "elsewhere") == logs(tmp_path / "here") != {}
+
+
+def test_corruptions_of_one_seed_share_their_masks(inputs, tmp_path, monkeypatch):
+    record = []
+
+    class Recording(typhoon.RandomMasker):
+        def select(self, ids, words, generator):
+            record.append(super().select(ids, words, generator).tolist())
+            return torch.tensor(record[-1])
+
+    monkeypatch.setitem(typhoon.MASKERS, "random", Recording)
+    masks = []
+    for corruption in ("mask", "80-10-10"):
+        record.clear()
+        assert quick(*inputs, "--masker", "random", "--corruption", corruption,
+                     "--out", tmp_path / corruption) == 0
+        masks.append(list(record))
+    assert masks[0] == masks[1] and len(masks[0]) == 3
 
 
 def test_maskers_of_one_seed_share_head_batches_and_dropout(inputs, tmp_path, monkeypatch):

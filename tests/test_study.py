@@ -24,6 +24,15 @@ def test_every_table_of_results_is_what_stats_prints_from_the_logs(capsys):
         assert block in printed
 
 
+def test_the_study_is_forty_six_runs_and_its_parts_can_be_compared(capsys):
+    assert len(list(STUDY.glob("*.json"))) == 40 and len(list((STUDY / "rank").glob("*.json"))) == 6
+    assert stats.main([str(STUDY), "--compare", "spread"]) == 0
+    assert "1.0 minus baseline" in capsys.readouterr().out
+    assert stats.main([str(STUDY / "rank"), "--compare", "objective"]) == 0
+    printed = capsys.readouterr().out
+    assert "mae minus baseline" in printed and "Table 4. Effective rank" in printed
+
+
 @pytest.mark.parametrize("path", sorted(STUDY.rglob("*.json")), ids=lambda path: path.stem)
 def test_a_log_is_small_of_real_data_and_of_the_defaults(path):
     log = json.loads(path.read_text(encoding="utf-8"))

@@ -4,7 +4,7 @@
     tokenizer    Tokenizer                    sentences -> ids of word pieces, word numbers
     batches      encode_split, epoch_batches  examples -> padded tensors -> batches of like length
     metrics      metrics                      accuracy, F1, Matthews correlation
-    fetching     find_task, fetch             where the files come from
+    fetching     fetch_task, fetch            where the files come from
 
 N examples, B in a batch, T positions, V token types.
 Sources: [A] the paper's abstract, [C] its authors' 2023 code, [D] ours.
@@ -419,15 +419,10 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "typhoon")
 
 
-def find_task(task: str, data_dir: str | Path | None = None) -> Path:
-    """The directory that holds MRPC/ or CoLA/: data_dir, or our cache. Raises UserError.
-
-    Where neither of the task's two files is there, both are fetched. One alone is not completed: it
-    would be half somebody's own data and half GLUE's.
-    """
-    root = cache_dir() / "glue" if data_dir is None else Path(data_dir)
-    lacking = not any(map(os.path.exists, task_files(task, root).values()))
-    if lacking and (data_dir is None or os.path.isdir(root)):  # a mistyped directory is not made
+def fetch_task(task: str) -> Path:
+    """The directory in our cache with MRPC/ or CoLA/, downloaded if need be. Raises UserError."""
+    root = cache_dir() / "glue"
+    if not all(path.exists() for path in task_files(task, root).values()):
         folder = root / TASKS[task].folder
         for address, sha256 in DOWNLOADS[task].items():
             fetch(HOST + address, folder / Path(address).name, sha256)

@@ -364,12 +364,6 @@ LAYER_MODULES = {  # in "encoder.layers.N.": in "encoder.layer.N.", in "transfor
 UNUSED_KEYS = re.compile(r"embeddings\.(position_ids|token_type_ids)"
                          r"|(cls\.seq_relationship|qa_outputs|fit_dense(s\.\d+)?)\.(weight|bias)"
                          r"|cls\.predictions\.bias")
-OTHER_WEIGHTS = {  # files that stand for weights which cannot be read here
-    "*.index.json": "split into several files",
-    "tf_model.h5": "TensorFlow's",
-    "*.ckpt*": "TensorFlow's",
-    "flax_model.msgpack": "Flax's",
-}
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
           "I64": torch.int64}  # I64: index buffers
 
@@ -403,13 +397,11 @@ def find_weights(directory: str | Path) -> Path:
     for name in ("model.safetensors", "pytorch_model.bin"):
         if Path(directory, name).is_file():
             return Path(directory, name)
-    for pattern, kind in OTHER_WEIGHTS.items():
-        if any(Path(directory).glob(pattern)):
-            raise UserError(f"{directory}: its weights are {kind}; load them with transformers 4 "
-                            "(from_tf=True, from_flax=True where they are such) and save them in "
-                            "one file, with save_pretrained(directory, max_shard_size='100GB')")
-    raise UserError(f"{directory}: has no model.safetensors and no pytorch_model.bin; "
-                    "give a model in the Hugging Face layout")
+    there = ", ".join(sorted(path.name for path in Path(directory).glob("*")))
+    raise UserError(f"{directory}: has no model.safetensors and no pytorch_model.bin, only "
+                    f"{there:.200}; weights of TensorFlow or Flax, or split into several files, "
+                    "load with transformers 4 (from_tf=True, from_flax=True) and save in one "
+                    "file, with save_pretrained(directory, max_shard_size='100GB')")
 
 
 def backbone_files(directory: str | Path) -> dict[str, Path]:
@@ -578,9 +570,7 @@ def describe(model: nn.Module, architecture: str) -> dict:
         description = {DISTILBERT_KEYS.get(name, name): each for name, each in description.items()}
     description["architectures"] = [family + architecture]
     if architecture == "ForSequenceClassification":
-        labels = {f"LABEL_{number}": number for number in range(model.num_labels)}
-        description["label2id"] = labels
-        description["id2label"] = {number: label for label, number in labels.items()}
+        description["num_labels"] = model.num_labels
     return description
 
 

@@ -25,7 +25,6 @@ import argparse
 import ast
 import contextlib
 import copy
-import functools
 import hashlib
 import itertools
 import json
@@ -49,7 +48,8 @@ from tqdm import tqdm
 import glue_data
 import models
 import typhoon
-from glue_data import TASKS, EncodedSplit, Tokenizer, UserError, epoch_batches, print_once
+from glue_data import (
+    TASKS, Batch, EncodedSplit, Tokenizer, UserError, epoch_batches, print_once)
 
 try:
     import fcntl
@@ -69,7 +69,7 @@ class Inputs:
     dev: EncodedSplit
     frequency: Tensor  # (V,) float64: each token type's share of the maskable training tokens
     maskable_tokens: int
-    source: str  # "directory", "download" or "sample"
+    sample: bool  # the made-up data of tests/sample
     data_sha256: dict[str, str]  # by file name
     backbone_sha256: dict[str, str]
 
@@ -93,7 +93,6 @@ def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[di
         inputs.frequency, settings.budget, settings.spread, settings.ema)
     masker.begin(inputs, model, steps)
     embedding_weight = model.encoder.word_embeddings.weight.detach()  # (V, H): E, as it changes
-    corrupt = bound_corruption(settings, inputs.tokenizer)
     mask_draws = generator(settings, "masks")
     corruption_draws = generator(settings, "corruption")
     order = generator(settings, "MLM order", "cpu")
@@ -103,17 +102,15 @@ def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[di
     for epoch in range(1, settings.mlm_epochs + 1):
         started = time.perf_counter()
         model.train()
-        losses, counts, states = [], [], []  # of each step; kept on the device, so as not to wait
-        batches = epoch_batches(inputs.train.lengths, settings.batch_size, order)
-        for rows in progress(batches, f"mlm {epoch}/{settings.mlm_epochs}"):
-            batch = inputs.train.batch(rows)
+        losses, states, masked = [], [], 0  # kept on the device, so that no step waits for it
+        for batch in training_batches(settings, inputs, order, f"mlm {epoch}"):
             states.append(masking_state(masker))  # for the log, before this step's draw
 
             # 1. Select: which positions will the model have to predict?
             selected = masker.select(batch.ids, batch.words, mask_draws) & (batch.words >= 0)
 
             # 2. Corrupt: what does it see there?
-            corrupted = corrupt(batch.ids, selected, generator=corruption_draws)  # (B, T)
+            corrupted = corrupt(settings, inputs, batch.ids, selected, corruption_draws)  # (B, T)
 
             # 3. Predict. The mean loss is trained on; the sum is for the epoch's average.
             with autocast(settings):
@@ -131,19 +128,18 @@ def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[di
             # 5. Update the model.
             update(settings, model, optimiser, schedule)
             losses.append(summed_loss.detach())
-            counts.append(len(logits))
+            masked += len(logits)
 
-        train_loss = fetch_finite(losses, "MLM", epoch).sum().item() / max(sum(counts), 1)
+        train_loss = fetch_finite(losses, "MLM", epoch).sum().item() / max(masked, 1)
         dev_loss = mlm_dev_loss(settings, model, inputs, dev_selected, epoch)
         record = {"epoch": epoch, "train_loss": train_loss, "dev_loss": dev_loss,
-                  **describe_masking(masker, inputs, sum(counts), states)}
+                  **describe_masking(masker, inputs, masked, states)}
         print_mlm_epoch(settings, record, time.perf_counter() - started)
         history.append(record)
         if best is None or dev_loss < best["dev_loss"]:
             best, best_weights = record, copy.deepcopy(model.encoder.state_dict())
-    return best_weights, {"epochs": history, "best_epoch": best["epoch"],
-                          "last_epoch": settings.mlm_epochs,
-                          "frequent_rates": frequent_rates(masker, inputs)}
+    record = {"epochs": history, "best_epoch": best["epoch"], "last_epoch": settings.mlm_epochs}
+    return best_weights, record | {"frequent_rates": frequent_rates(masker, inputs)}
 
 
 def language_model(settings: Namespace, backbone: Path) -> models.MaskedLM | models.MAELM:
@@ -156,11 +152,12 @@ def language_model(settings: Namespace, backbone: Path) -> models.MaskedLM | mod
     return model.to(settings.device)
 
 
-def bound_corruption(settings: Namespace, tokenizer: Tokenizer) -> functools.partial:
-    """typhoon.corrupt with all but ids, selected and generator given."""
-    return functools.partial(
-        typhoon.corrupt, corruption=settings.corruption, mask_id=tokenizer.mask_id,
-        vocabulary_size=len(tokenizer.tokens))  # the embeddings can have rows beyond it
+def corrupt(settings: Namespace, inputs: Inputs, ids: Tensor, selected: Tensor,
+            draws: torch.Generator) -> Tensor:
+    """typhoon.corrupt, as the options and the tokenizer have it: (B, T) -> (B, T)."""
+    tokens = len(inputs.tokenizer.tokens)  # the embeddings can have rows beyond them
+    return typhoon.corrupt(
+        ids, selected, inputs.tokenizer.mask_id, tokens, settings.corruption, draws)
 
 
 @torch.no_grad()
@@ -168,8 +165,7 @@ def mlm_dev_loss(settings: Namespace, model: torch.nn.Module, inputs: Inputs, se
                  epoch: int) -> float:
     """Mean cross-entropy over the selected (N, T) positions of the dev split, in nats a token."""
     dev, draws = inputs.dev, generator(settings, "dev corruption")  # the same in every epoch
-    corrupt = bound_corruption(settings, inputs.tokenizer)
-    corrupted = corrupt(dev.ids, selected, generator=draws)  # (N, T)
+    corrupted = corrupt(settings, inputs, dev.ids, selected, draws)  # (N, T)
     model.eval()
     losses = []
     for rows in epoch_batches(dev.lengths, EVALUATION_BATCH, None):
@@ -205,9 +201,7 @@ def fine_tune(settings: Namespace, inputs: Inputs, classifier: models.Classifier
         started = time.perf_counter()
         classifier.train()
         losses = []
-        batches = epoch_batches(inputs.train.lengths, settings.batch_size, order)
-        for rows in progress(batches, f"classifier {epoch}/{settings.cls_epochs}"):
-            batch = inputs.train.batch(rows)
+        for batch in training_batches(settings, inputs, order, f"classifier {epoch}"):
             with autocast(settings):
                 logits = classifier(batch.ids, batch.segments, batch.attention_mask)  # (B, 2)
                 loss = F.cross_entropy(logits, batch.labels)
@@ -266,6 +260,14 @@ def generator(settings: Namespace, purpose: str, device: str | None = None) -> t
     return torch.Generator(device).manual_seed(stream(settings.seed, purpose))
 
 
+def training_batches(settings: Namespace, inputs: Inputs, order: torch.Generator,
+                     title: str) -> Iterator[Batch]:
+    """One epoch of the training split, with a progress bar on a terminal."""
+    batches = epoch_batches(inputs.train.lengths, settings.batch_size, order)
+    for rows in tqdm(batches, title, disable=None, leave=False):
+        yield inputs.train.batch(rows)
+
+
 def optimiser_and_schedule(model: torch.nn.Module, learning_rate: float, steps: int,
                            warmup: float):
     """AdamW with weight decay 0.01, but none on biases and LayerNorm, which are the vectors. The
@@ -293,10 +295,6 @@ def update(settings: Namespace, model: torch.nn.Module, optimiser, schedule) -> 
 
 def autocast(settings: Namespace) -> torch.autocast:
     return torch.autocast(settings.device, torch.bfloat16, enabled=settings.precision == "bf16")
-
-
-def progress(batches: list[list[int]], stage: str) -> tqdm:
-    return tqdm(batches, stage, disable=None, leave=False)  # None: a bar on a terminal only
 
 
 def fetch_finite(losses: list[Tensor], stage: str, epoch: int) -> Tensor:
@@ -483,8 +481,7 @@ def run(settings: Namespace, inputs: Inputs, made_by: dict) -> tuple[dict, model
     measure("fine-tuned")
 
     log = {"format": "typhoon-run-2", "run": run_name(settings),
-           "sample": inputs.source == "sample", "source": inputs.source,
-           "identity": made_by, "metric": TASKS[settings.task].metric,
+           "sample": inputs.sample, "identity": made_by, "metric": TASKS[settings.task].metric,
            "train_examples": len(inputs.train.lengths), "dev_examples": len(inputs.dev.lengths),
            "maskable_tokens": inputs.maskable_tokens,
            "parameters": sum(parameter.numel() for parameter in classifier.parameters()),
@@ -603,14 +600,15 @@ def write_log(path: Path, log: dict) -> None:
 
 # ---- Finding the inputs -------------------------------------------------------------------------
 
-def find_inputs(options: Namespace) -> tuple[dict[str, Path], dict[str, Path], str]:
-    """Directories by task and by the model's name, and their source.
+def find_inputs(options: Namespace) -> tuple[dict[str, Path], dict[str, Path]]:
+    """Directories by task, and by the model's name.
 
     Only a command that named neither task, model nor data falls back to the sample, and says so.
     """
     tasks = options.task or ["mrpc"]
+    sample = dict.fromkeys(tasks, SAMPLE), {"sample": SAMPLE / "bert"}
     if options.sample:
-        return dict.fromkeys(tasks, SAMPLE), {"sample": SAMPLE / "bert"}, "sample"
+        return sample
     try:
         backbones = {}
         for name in options.model or ["tinybert"]:
@@ -619,7 +617,8 @@ def find_inputs(options: Namespace) -> tuple[dict[str, Path], dict[str, Path], s
             if other != directory:
                 raise UserError(f"--model: {other} and {directory} have one name, and logs are "
                                 "named by it; rename one")
-        folders = {task: glue_data.find_task(task, options.data_dir) for task in tasks}
+        folders = {task: options.data_dir or glue_data.fetch_task(task) for task in tasks}
+        return folders, backbones
     except glue_data.DownloadError as error:
         if options.task or options.model or options.data_dir:
             raise
@@ -628,14 +627,10 @@ def find_inputs(options: Namespace) -> tuple[dict[str, Path], dict[str, Path], s
               "say nothing about MRPC or TinyBERT.\n"
               "NOTICE: for the real thing, run once with a network, or give --data-dir GLUE and "
               "--model DIRECTORY.", flush=True)
-        return {"mrpc": SAMPLE}, {"sample": SAMPLE / "bert"}, "sample"
-    if options.data_dir and Path(options.data_dir).resolve() == SAMPLE:
-        return folders, backbones, "sample"  # by its path it is the sample, too
-    return folders, backbones, "directory" if options.data_dir else "download"
+        return sample
 
 
-def read_inputs(task: str, folder: Path, backbone: Path, source: str, max_length: int,
-                device: str) -> Inputs:
+def read_inputs(task: str, folder: Path, backbone: Path, max_length: int, device: str) -> Inputs:
     """Read and tokenise one task for one backbone, and take the fingerprints of the files."""
     tokenizer = Tokenizer.from_pretrained(backbone)
     config = models.Config.from_pretrained(backbone)
@@ -653,30 +648,23 @@ def read_inputs(task: str, folder: Path, backbone: Path, source: str, max_length
     train = encoded("train")
     return Inputs(backbone=backbone, tokenizer=tokenizer, train=train, dev=encoded("dev"),
                   frequency=glue_data.token_frequency(train, config.vocab_size).to(device),
-                  maskable_tokens=(train.words >= 0).sum().item(), source=source,
+                  maskable_tokens=(train.words >= 0).sum().item(),
+                  sample=folder.resolve() == SAMPLE,
                   data_sha256=fingerprints(glue_data.task_files(task, folder)),
                   backbone_sha256=fingerprints(models.backbone_files(backbone)))
 
 
 # ---- The command --------------------------------------------------------------------------------
 
-def number(kind: type, low: float, high: float = math.inf, inside: bool = False):
-    """An argparse type: a number from low to high, or strictly inside (low, high)."""
+def number(kind: type, low: float, high: float = math.inf):
+    """An argparse type: a number from low to high."""
     def parse(text: str):
         value = kind(text)
-        if not (low < value < high if inside else low <= value <= high):
-            bounds = f"between {low} and {high}" if inside else f"from {low} to {high}"
-            raise argparse.ArgumentTypeError(f"{text} is out of range, give a number {bounds}")
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text} is not a number from {low} to {high}")
         return value
     parse.__name__ = "whole number" if kind is int else "number"  # for argparse's own sentence
     return parse
-
-
-def filled(text: str) -> str:
-    """An argparse type: not empty, so that an unset shell variable does not mean this directory."""
-    if not text:
-        raise argparse.ArgumentTypeError("is empty, give a name")
-    return text
 
 
 FILES = ("data_dir", "sample", "out", "save")  # every other option is part of a run's identity
@@ -685,12 +673,12 @@ FILES = ("data_dir", "sample", "out", "save")  # every other option is part of a
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Every option, once: its default, what it is, and where the default comes from."""
     share = number(float, 0, 1)
-    inside = number(float, 0, 1, inside=True)
+    learning_rate = number(float, 1e-9, 1)
     count = number(int, 1)
 
     add = parser.add_argument_group("axes: one or more values, runs are their product").add_argument
     add("--task", nargs="+", choices=list(TASKS), help="where none is named: mrpc")
-    add("--model", nargs="+", type=filled, help="tinybert, distilbert, bert-base, a hub id org/name"
+    add("--model", nargs="+", help="tinybert, distilbert, bert-base, a hub id org/name"
         "[@revision], or a directory in the Hugging Face layout; where none is named: tinybert")
     add("--masker", nargs="+", choices=list(typhoon.MASKERS), default=["typhoon"],
         help="which tokens are masked [A]")
@@ -699,15 +687,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="how far calibration pulls the rates apart, 0 to 1 [C]")
 
     add = parser.add_argument_group("files").add_argument
-    add("--data-dir", type=filled, help="GLUE's, with MRPC/ and CoLA/; a task that it lacks is "
-        "downloaded into it; where none is named: a cache of our own")
+    add("--data-dir", type=Path, help="GLUE's, with MRPC/ and CoLA/; where none is named, they are "
+        "downloaded into a cache of our own")
     add("--sample", action="store_true", help="the made-up data and tiny model of tests/sample")
-    add("--out", type=filled, default="runs", help="directory of the run logs")
-    add("--save", type=filled, help="a new directory for the fine-tuned classifier, in the Hugging "
-        "Face layout; with several runs, one in it for each")
+    add("--out", type=Path, default=Path("runs"), help="directory of the run logs")
+    add("--save", type=Path, help="where each run leaves its fine-tuned classifier, as a new "
+        "directory with the run's name, in the Hugging Face layout")
 
     add = parser.add_argument_group("masking").add_argument
-    add("--budget", type=inside, default=0.3, help="share of the maskable tokens to select [C]")
+    add("--budget", type=number(float, 0.001, 0.999), default=0.3,
+        help="share of the maskable tokens to select [C]")
     add("--ema", type=share, default=0.8,
         help="weight of the newest score in the exponential moving average [C]")
     add("--corruption", choices=["mask", "80-10-10"], default="mask",
@@ -719,10 +708,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("the two stages").add_argument
     add("--mlm-epochs", type=number(int, 0), default=3,
         help="of adaptation, 0 leaves it out [D; C: 100 on MRPC, 80 on CoLA]")
-    add("--mlm-lr", type=inside, default=1e-4, help="its learning rate [C, for TinyBERT]")
+    add("--mlm-lr", type=learning_rate, default=1e-4, help="its learning rate [C, for TinyBERT]")
     add("--cls-epochs", type=count, default=3,
         help="of fine-tuning [D; C: 100 on MRPC, 120 on CoLA]")
-    add("--cls-lr", type=inside, default=5e-5,
+    add("--cls-lr", type=learning_rate, default=5e-5,
         help="its learning rate [D; C: 1e-5 on MRPC, 2e-5 on CoLA]")
     add("--clip", type=number(float, 0), default=1.0,
         help="largest norm of a step's gradient, 0 for none [C]")
@@ -789,25 +778,22 @@ def configure_torch() -> None:
 def study(options: Namespace) -> int:
     """Every run of the command. Returns 0, or 1 when the numbers of a run went wrong."""
     configure_torch()
-    folders, backbones, source = find_inputs(options)
-    inputs = {(task, model): read_inputs(task, folder, backbone, source, options.max_length,
-                                         options.device)
+    folders, backbones = find_inputs(options)
+    inputs = {(task, model): read_inputs(task, folder, backbone, options.max_length, options.device)
               for task, folder in folders.items() for model, backbone in backbones.items()}
     runs = plan(options, list(folders), list(backbones))
-    out = Path(options.out)
-    out.mkdir(parents=True, exist_ok=True)
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.save:
+        options.save.mkdir(parents=True, exist_ok=True)
     identities = {}  # run -> what it is made of, as of now
-    saved = {}  # run -> where its classifier goes
     for name, settings in runs.items():  # bad input stops the command before a run was spent
         identities[name] = identity(settings, inputs[settings.task, settings.model])
-        done = finished(out / f"{name}.json", identities[name])
-        if options.save and not done:
-            saved[name] = Path(options.save, name) if len(runs) > 1 else Path(options.save)
-            if os.path.lexists(saved[name]):
-                raise UserError(f"--save {saved[name]}: is there already; give a new name")
+        done = finished(options.out / f"{name}.json", identities[name])
+        if options.save and not done and os.path.lexists(options.save / name):
+            raise UserError(f"--save: {options.save / name} is there already; give a new directory")
     failed = 0
     for name, settings in runs.items():
-        path, run_inputs = out / f"{name}.json", inputs[settings.task, settings.model]
+        path, run_inputs = options.out / f"{name}.json", inputs[settings.task, settings.model]
         with claim(path) as free:
             if finished(path, identities[name]):  # by now: another process may have been at it
                 print(f"{name}: {path} exists with the same identity, skipped", flush=True)
@@ -823,8 +809,8 @@ def study(options: Namespace) -> int:
                 print(f"train.py: {name} failed: {error}; no log was written", file=sys.stderr)
                 failed = 1
                 continue
-            if name in saved:
-                classifier.save_pretrained(saved[name])
+            if options.save:
+                classifier.save_pretrained(options.save / name)
             write_log(path, log)
             print_result(log, path)
     return failed
@@ -849,7 +835,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     except OSError as error:  # the disk
         print(f"train.py: {error.filename or options.out}: {error.strerror}; free the disk, or "
-              "choose another --out", file=sys.stderr)
+              "name another directory", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("\ntrain.py: stopped; finished runs are kept, and the same command goes on from "

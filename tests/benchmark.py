@@ -47,7 +47,7 @@ def read(options):
     [settings] = train.plan(train.parse_arguments(arguments), ["mrpc"], ["model"]).values()
     folder = Path(options.data_dir or ROOT / "tests" / "sample")
     backbone = models.find_model(options.model)
-    inputs = train.read_inputs("mrpc", folder, backbone, "directory", 128, settings.device)
+    inputs = train.read_inputs("mrpc", folder, backbone, 128, settings.device)
 
     def cut(split, count):
         tensors = {name: getattr(split, name)[:count] for name in (
@@ -63,7 +63,7 @@ def read(options):
 
 
 class Clock:
-    """The time at every step. Stands in for train.progress: the loops are measured as they are."""
+    """The time at every step. Stands in for train.tqdm: the loops are measured as they are."""
 
     def __init__(self, device):
         self.device, self.times = device, []
@@ -74,7 +74,7 @@ class Clock:
             torch.cuda.synchronize()
         self.times.append(time.perf_counter())
 
-    def __call__(self, batches, *_):
+    def __call__(self, batches, *_, **__):
         for batch in batches:
             self.tick()
             yield batch
@@ -88,7 +88,7 @@ def ours(options, line, clock):
     import torch
     import models
     import train
-    train.progress = clock
+    train.tqdm = clock
     settings, inputs = read(options)
     if line == ANY_KERNELS:
         torch.use_deterministic_algorithms(False)

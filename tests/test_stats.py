@@ -194,7 +194,7 @@ def run_log(task="mrpc", model="tinybert", masker="typhoon", seed=0, spread=0.4,
             "data": {f"{task}/train.tsv": f"{task} train", f"{task}/dev.tsv": f"{task} dev"},
             "backbone": {"config.json": f"{model} config"}, "method": f"{masker} source"},
         "metric": {"mrpc": "f1", "cola": "matthews"}[task],
-        "source": "directory", "train_examples": 3668, "dev_examples": 408, "parameters": 1,
+        "train_examples": 3668, "dev_examples": 408, "parameters": 1,
         "maskable_tokens": 190000, "newly_initialised": [],
         "environment": {"python": "3.11.0", "torch": "2.0", "device": "x86_64", "threads": 1},
         "mlm": {

@@ -56,7 +56,7 @@ try:
 except ImportError:  # Windows: no locks
     fcntl = None
 
-SAMPLE = Path(__file__).resolve().parent / "tests" / "sample"
+SAMPLE = (Path(__file__).parent / "tests" / "sample").resolve()
 EVALUATION_BATCH = 64
 
 

@@ -120,7 +120,7 @@ def read_bytes(path: str | Path) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); is it there?") from error
+        raise UserError(f"{path} cannot be read ({error.strerror}); check the path") from error
 
 
 def sha256_of(path: str | Path) -> str:

@@ -27,13 +27,15 @@ from scipy.stats import t as student
 
 from glue_data import UserError
 
-SETTING = ("task", "model", "objective", "masker", "spread", "corruption")  # with a seed: one run
+SETTING = (  # with a seed: one run
+    "task", "model", "objective", "masker", "spread", "corruption", "mlm_epochs")
 
 AXES = {  # the axis in which the two of a pair differ: its treatment, and the baselines
     "masker": ("typhoon", ["random", "whole-word"]),
     "spread": ("1.0", ["0.4"]),
     "objective": ("mae", ["mlm"]),
     "corruption": ("80-10-10", ["mask"]),
+    "mlm_epochs": ("3", ["0"]),  # 0: fine-tuned without adaptation
 }
 
 

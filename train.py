@@ -378,15 +378,11 @@ def print_mlm_epoch(settings: Namespace, record: dict, seconds: float) -> None:
     print(f"  mlm {record['epoch']}/{settings.mlm_epochs}: train loss {record['train_loss']:.4f}, "
           f"dev loss {record['dev_loss']:.4f}, masked {record['masked_fraction']:.4f}, "
           f"KL per token {kl}, {seconds:.1f} s")
-    band = record["band"]
-    if band and band["lowest"] < band["highest"]:
-        line = (f"    rates: 5% {band['5%']:.3f}  50% {band['50%']:.3f}  95% {band['95%']:.3f} "
-                f"(budget {settings.budget:.3f})")
-        if record["most_masked"]:
-            most, least = record["most_masked"][0], record["least_masked"][0]
-            line += (f"; masked most \"{most['token']}\" {most['rate']:.3f}, "
-                     f"least \"{least['token']}\" {least['rate']:.3f}")
-        print(line)
+    if record["most_masked"]:
+        band, most, least = record["band"], record["most_masked"][0], record["least_masked"][0]
+        print(f"    rates: 5% {band['5%']:.3f}  50% {band['50%']:.3f}  95% {band['95%']:.3f} "
+              f"(budget {settings.budget:.3f}); masked most \"{most['token']}\" "
+              f"{most['rate']:.3f}, least \"{least['token']}\" {least['rate']:.3f}")
     for notice in record["notices"]:
         print(f"NOTICE: {run_name(settings)}, epoch {record['epoch']}: {notice}")
     sys.stdout.flush()

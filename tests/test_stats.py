@@ -158,7 +158,7 @@ SCATTER = {("mrpc", "bert-base"): 0.02, ("cola", "tinybert"): 0.0004, ("cola", "
 
 
 def run_log(task="mrpc", model="tinybert", masker="typhoon", seed=0, spread=0.4, objective="mlm",
-            corruption="mask", score=None, ranks=False, by_type=True):
+            corruption="mask", mlm_epochs=2, score=None, ranks=False, by_type=True):
     """A log as train.py writes it, with made-up figures; best is epoch 2, `score` its metric."""
     uniform = masker in ("random", "whole-word")
     spread = None if uniform else spread
@@ -188,7 +188,8 @@ def run_log(task="mrpc", model="tinybert", masker="typhoon", seed=0, spread=0.4,
         "identity": {
             "task": task, "model": model, "masker": masker, "objective": objective,
             "spread": spread, "seed": seed, "budget": 0.3, "ema": 0.8, "corruption": corruption,
-            "decoder_layers": 4 if objective == "mae" else None, "mlm_epochs": 2, "mlm_lr": 1e-4,
+            "decoder_layers": 4 if objective == "mae" else None,
+            "mlm_epochs": mlm_epochs, "mlm_lr": 1e-4,
             "cls_epochs": 3, "cls_lr": 5e-5, "clip": 1.0, "warmup": 0.0, "batch_size": 16,
             "max_length": 128, "effective_rank": ranks, "device": "cpu", "precision": "fp32",
             "data": {f"{task}/train.tsv": f"{task} train", f"{task}/dev.tsv": f"{task} dev"},
@@ -293,7 +294,8 @@ def test_one_sentence_over_all(ninety, capsys):
     assert significant > adjusted > 0  # Holm takes something back, here
     assert sum(row["tost_p"] < 0.05 for row in rows) > equivalent > 0  # and here
     assert report["notes"][1:] == [
-        f"objective mlm, spread 0.4, corruption mask: {significant} of 12 comparisons significant "
+        "objective mlm, spread 0.4, corruption mask, mlm_epochs 2: "
+        f"{significant} of 12 comparisons significant "
         f"(after Holm: {adjusted}), {zero} intervals contain zero, "
         f"{equivalent} shown equivalent within 0.005."]
 
@@ -372,7 +374,8 @@ def test_other_maskers_in_either_place(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("axis, treatment, baseline", [
-    ("spread", 1.0, 0.4), ("objective", "mae", "mlm"), ("corruption", "80-10-10", "mask")])
+    ("spread", 1.0, 0.4), ("objective", "mae", "mlm"), ("corruption", "80-10-10", "mask"),
+    ("mlm_epochs", 3, 0)])
 def test_other_axes_are_compared_in_the_same_way(tmp_path, capsys, axis, treatment, baseline):
     of_value = {treatment: (0.82, 0.85, 0.81), baseline: (0.80, 0.84, 0.82)}
     logs = []

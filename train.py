@@ -442,13 +442,12 @@ def measure_effective_rank(encoder: models.Encoder, inputs: Inputs, selected: Te
 
 # ---- One run ------------------------------------------------------------------------------------
 
-def run(settings: Namespace, inputs: Inputs, made_by: dict) -> tuple[dict, models.Classifier]:
+def run(settings: Namespace, inputs: Inputs) -> tuple[dict, models.Classifier]:
     """The experiment: adapt the backbone under one masker, fine-tune it, score it.
 
-    made_by: the run's identity. Returns the log and the scored classifier. Raises RunFailed where
-    the numbers go wrong.
+    Returns the log's records of the stages, and the scored classifier. Raises RunFailed where the
+    numbers go wrong.
     """
-    started = time.perf_counter()
     torch.manual_seed(stream(settings.seed, "classifier head"))
     classifier = models.Classifier.from_pretrained(inputs.backbone).to(settings.device)
 
@@ -459,40 +458,18 @@ def run(settings: Namespace, inputs: Inputs, made_by: dict) -> tuple[dict, model
         inputs.dev.ids, inputs.dev.words, generator(settings, "dev masks"))  # (N, T)
 
     ranks = []
-
-    def measure(stage: str) -> None:
-        if settings.effective_rank:
-            ranks.extend(measure_effective_rank(classifier.encoder, inputs, dev_selected, stage))
-
-    measure("before")
+    if settings.effective_rank:
+        ranks += measure_effective_rank(classifier.encoder, inputs, dev_selected, "before")
     mlm_record = {"epochs": [], "best_epoch": 0, "last_epoch": 0, "frequent_rates": {}}
     if settings.mlm_epochs:
         encoder_weights, mlm_record = adapt(settings, inputs, dev_selected)
         classifier.encoder.load_state_dict(encoder_weights)  # its pooler too, which MLM left alone
-        measure("adapted")
-    adapted = time.perf_counter()
-
+        if settings.effective_rank:
+            ranks += measure_effective_rank(classifier.encoder, inputs, dev_selected, "adapted")
     classifier_record = fine_tune(settings, inputs, classifier)
-    fine_tuned = time.perf_counter()
-    measure("fine-tuned")
-
-    log = {"format": "typhoon-run-2", "run": run_name(settings),
-           "sample": inputs.sample, "identity": made_by, "metric": TASKS[settings.task].metric,
-           "train_examples": len(inputs.train.lengths), "dev_examples": len(inputs.dev.lengths),
-           "maskable_tokens": inputs.maskable_tokens,
-           "parameters": sum(parameter.numel() for parameter in classifier.parameters()),
-           "newly_initialised": classifier.newly_initialised, "environment": environment(settings),
-           "mlm": mlm_record, "classifier": classifier_record, "effective_rank": ranks,
-           "seconds": {"mlm": adapted - started, "classifier": fine_tuned - adapted,
-                       "total": time.perf_counter() - started}}
-    return log, classifier
-
-
-def environment(settings: Namespace) -> dict:
-    on_cuda = settings.device == "cuda"
-    return {"python": platform.python_version(), "torch": torch.__version__,
-            "numpy": numpy.__version__, "threads": torch.get_num_threads(),
-            "device": torch.cuda.get_device_name() if on_cuda else platform.machine()}
+    if settings.effective_rank:
+        ranks += measure_effective_rank(classifier.encoder, inputs, dev_selected, "fine-tuned")
+    return {"mlm": mlm_record, "classifier": classifier_record, "effective_rank": ranks}, classifier
 
 
 # ---- The run log --------------------------------------------------------------------------------
@@ -580,6 +557,23 @@ def claim(path: Path) -> Iterator[bool]:
         finally:
             with contextlib.suppress(PermissionError):  # Windows keeps the name of an open file
                 lock_file.unlink(missing_ok=True)
+
+
+def describe_run(settings: Namespace, inputs: Inputs, made_by: dict,
+                 classifier: models.Classifier) -> dict:
+    """What the log says before the stages' records. made_by: the run's identity."""
+    on_cuda = settings.device == "cuda"
+    return {
+        "format": "typhoon-run-2", "run": run_name(settings), "sample": inputs.sample,
+        "identity": made_by, "metric": TASKS[settings.task].metric,
+        "train_examples": len(inputs.train.lengths), "dev_examples": len(inputs.dev.lengths),
+        "maskable_tokens": inputs.maskable_tokens,
+        "parameters": sum(parameter.numel() for parameter in classifier.parameters()),
+        "newly_initialised": classifier.newly_initialised,
+        "environment": {
+            "python": platform.python_version(), "torch": torch.__version__,
+            "numpy": numpy.__version__, "threads": torch.get_num_threads(),
+            "device": torch.cuda.get_device_name() if on_cuda else platform.machine()}}
 
 
 def write_log(path: Path, log: dict) -> None:
@@ -799,14 +793,17 @@ def study(options: Namespace) -> int:
                 continue
             print(f"{name}: {len(run_inputs.train.lengths)} training examples, {settings.device}, "
                   f"{torch.get_num_threads()} threads", flush=True)
+            started = time.perf_counter()
             try:
-                log, classifier = run(settings, run_inputs, identities[name])
+                stages, classifier = run(settings, run_inputs)
             except RunFailed as error:
                 print(f"train.py: {name} failed: {error}; no log was written", file=sys.stderr)
                 failed = 1
                 continue
             if options.save:
                 classifier.save_pretrained(options.save / name)
+            log = describe_run(settings, run_inputs, identities[name], classifier)
+            log |= stages | {"seconds": time.perf_counter() - started}
             write_log(path, log)
             print_result(log, path)
     return failed
@@ -817,7 +814,7 @@ def print_result(log: dict, path: Path) -> None:
     collapsed = " [COLLAPSED: Matthews is 0]" if best["matthews"] == 0 else ""
     sample = " [SAMPLE: says nothing about the real task]" if log["sample"] else ""
     print(f"result {log['run']}: {scores_of(best)} (best epoch {best['epoch']} of "
-          f"{log['classifier']['last_epoch']}), {log['seconds']['total']:.0f} s, {path}"
+          f"{log['classifier']['last_epoch']}), {log['seconds']:.0f} s, {path}"
           f"{collapsed}{sample}", flush=True)
 
 

@@ -583,7 +583,7 @@ def test_a_loss_that_overflows_fails_its_run_alone(inputs, tmp_path, capsys):
 
 def test_a_collapsed_classifier_is_named(capsys, tmp_path):
     epoch = {"epoch": 1, "accuracy": 0.684, "f1": 0.812, "matthews": 0.0}
-    log = {"run": "mrpc-tiny-random-mlm-seed0", "sample": False, "seconds": {"total": 1.0},
+    log = {"run": "mrpc-tiny-random-mlm-seed0", "sample": False, "seconds": 1.0,
            "classifier": {"epochs": [epoch], "best_epoch": 1, "last_epoch": 1}}
     train.print_result(log, tmp_path)
     assert "[COLLAPSED: Matthews is 0]" in capsys.readouterr().out

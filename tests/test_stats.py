@@ -13,7 +13,6 @@ import pytest
 from scipy.stats import ttest_rel
 
 import stats
-from glue_data import UserError
 
 GOLDEN = Path(__file__).parent / "golden"
 

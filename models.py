@@ -97,20 +97,22 @@ class TransformerLayer(nn.Module):
         bert = config.model_type == "bert"  # DistilBERT has no dropout after attention
         self.output_dropout = nn.Dropout(config.hidden_dropout_prob) if bert else nn.Identity()
 
-    def forward(self, hidden: Tensor, attention_mask: Tensor) -> Tensor:
-        """hidden (B, T, H) -> (B, T, H). attention_mask (B, T): false where nobody looks."""
+    def forward(self, hidden: Tensor, attention_mask: Tensor, asking: int | None = None) -> Tensor:
+        """hidden (B, T, H) -> (B, Q, H): the new states of the first Q = `asking` positions, or of
+        all. attention_mask (B, T): false where nobody looks."""
+        queries = hidden[:, :asking]  # (B, Q, H)
         attended = F.scaled_dot_product_attention(
-            self.split_heads(self.query(hidden)),  # (B, heads, T, H / heads)
-            self.split_heads(self.key(hidden)),
+            self.split_heads(self.query(queries)),  # (B, heads, Q, H / heads)
+            self.split_heads(self.key(hidden)),  # (B, heads, T, H / heads)
             self.split_heads(self.value(hidden)),
             attn_mask=attention_mask[:, None, None, :],  # for every head and query
             dropout_p=self.attention_dropout if self.training else 0.0,
         )
-        attended = self.attention_output(attended.transpose(1, 2).flatten(2))  # (B, T, H)
-        hidden = self.attention_norm(hidden + self.output_dropout(attended))
+        attended = self.attention_output(attended.transpose(1, 2).flatten(2))  # (B, Q, H)
+        hidden = self.attention_norm(queries + self.output_dropout(attended))
 
-        expanded = self.activation(self.feed_forward(hidden))  # (B, T, intermediate size)
-        transformed = self.feed_forward_output(expanded)  # (B, T, H)
+        expanded = self.activation(self.feed_forward(hidden))  # (B, Q, intermediate size)
+        transformed = self.feed_forward_output(expanded)  # (B, Q, H)
         return self.feed_forward_norm(hidden + self.dropout(transformed))
 
     def split_heads(self, hidden: Tensor) -> Tensor:
@@ -138,16 +140,17 @@ class Encoder(nn.Module):
         return self.word_embeddings(ids)
 
     def forward(self, embedded: Tensor, segments: Tensor, attention_mask: Tensor,
-                positions: Tensor | None = None) -> Tensor:
+                positions: Tensor | None = None, asking: int | None = None) -> Tensor:
         """embedded (B, T, H) from embed_words -> the last layer's hidden states (B, T, H).
 
         segments (B, T); attention_mask (B, T), false at padding; positions (B, T), 0 to T - 1 where
-        they are not given.
+        they are not given. asking: the last layer at so many first positions only, (B, asking, H).
         """
-        return self.all_hidden_states(embedded, segments, attention_mask, positions)[-1]
+        return self.all_hidden_states(embedded, segments, attention_mask, positions, asking)[-1]
 
     def all_hidden_states(self, embedded: Tensor, segments: Tensor, attention_mask: Tensor,
-                          positions: Tensor | None = None) -> list[Tensor]:
+                          positions: Tensor | None = None, asking: int | None = None
+                          ) -> list[Tensor]:
         """As forward; returns all L + 1 hidden states (B, T, H), the embeddings' first."""
         if positions is None:
             positions = torch.arange(embedded.shape[1], device=embedded.device)  # (T,)
@@ -156,7 +159,10 @@ class Encoder(nn.Module):
             embedded = embedded + self.segment_embeddings(segments)
         states = [self.dropout(self.embedding_norm(embedded))]  # (B, T, H)
         for layer in self.layers:
-            states.append(layer(states[-1], attention_mask.bool()))
+            # A layer's output at one position feeds the next layer's keys and values at all. No
+            # layer follows the last: where only [CLS] is read, the rest need not be computed.
+            asked = asking if layer is self.layers[-1] else None
+            states.append(layer(states[-1], attention_mask.bool(), asked))
         return states
 
 
@@ -309,7 +315,7 @@ class Classifier(nn.Module):
     def forward(self, ids: Tensor, segments: Tensor, attention_mask: Tensor) -> Tensor:
         """ids, segments, attention_mask (B, T) -> logits (B, num_labels)."""
         embedded = self.encoder.embed_words(ids)
-        first = self.encoder(embedded, segments, attention_mask)[:, 0]  # (B, H): [CLS]
+        first = self.encoder(embedded, segments, attention_mask, asking=1)[:, 0]  # (B, H): [CLS]
         if self.pre_classifier is None:
             pooled = torch.tanh(self.encoder.pooler(first))  # (B, H)
         else:

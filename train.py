@@ -58,6 +58,7 @@ except ImportError:  # Windows: no locks
 
 SAMPLE = (Path(__file__).parent / "tests" / "sample").resolve()
 EVALUATION_BATCH = 64
+RECIPE = 2  # one more after every change here or in models.py that moves a run's numbers
 
 
 @dataclass
@@ -96,15 +97,17 @@ def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[di
     mask_draws = generator(settings, "masks")
     corruption_draws = generator(settings, "corruption")
     order = generator(settings, "MLM order", "cpu")
+    dev_corrupted = corrupt(
+        settings, inputs, inputs.dev.ids, dev_selected, generator(settings, "dev corruption"))
     torch.manual_seed(stream(settings.seed, "MLM dropout"))
 
     history, best, best_weights = [], None, None
     for epoch in range(1, settings.mlm_epochs + 1):
         started = time.perf_counter()
         model.train()
-        losses, states, masked = [], [], 0  # kept on the device, so that no step waits for it
+        losses, kls, masked = [], [], 0  # kept on the device, so that no step waits for it
         for batch in training_batches(settings, inputs, order, f"mlm {epoch}"):
-            states.append(masking_state(masker))  # for the log, before this step's draw
+            kls.append(kl_now(masker))  # for the log, before this step's draw
 
             # 1. Select: which positions will the model have to predict?
             selected = masker.select(batch.ids, batch.words, mask_draws) & (batch.words >= 0)
@@ -131,15 +134,16 @@ def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[di
             masked += len(logits)
 
         train_loss = fetch_finite(losses, "MLM", epoch).sum().item() / max(masked, 1)
-        dev_loss = mlm_dev_loss(settings, model, inputs, dev_selected, epoch)
+        dev_loss = mlm_dev_loss(settings, model, inputs, dev_corrupted, dev_selected, epoch)
         record = {"epoch": epoch, "train_loss": train_loss, "dev_loss": dev_loss,
-                  **describe_masking(masker, inputs, masked, states)}
-        print_mlm_epoch(settings, record, time.perf_counter() - started)
+                  **describe_masking(masker, inputs, masked, kls)}
+        rates = frequent_rates(masker, inputs)
+        print_mlm_epoch(settings, record, rates, time.perf_counter() - started)
         history.append(record)
         if best is None or dev_loss < best["dev_loss"]:
             best, best_weights = record, copy.deepcopy(model.encoder.state_dict())
     record = {"epochs": history, "best_epoch": best["epoch"], "last_epoch": settings.mlm_epochs}
-    return best_weights, record | {"frequent_rates": frequent_rates(masker, inputs)}
+    return best_weights, record | {"frequent_rates": rates}
 
 
 def language_model(settings: Namespace, backbone: Path) -> models.MaskedLM | models.MAELM:
@@ -161,11 +165,13 @@ def corrupt(settings: Namespace, inputs: Inputs, ids: Tensor, selected: Tensor,
 
 
 @torch.no_grad()
-def mlm_dev_loss(settings: Namespace, model: torch.nn.Module, inputs: Inputs, selected: Tensor,
-                 epoch: int) -> float:
-    """Mean cross-entropy over the selected (N, T) positions of the dev split, in nats a token."""
-    dev, draws = inputs.dev, generator(settings, "dev corruption")  # the same in every epoch
-    corrupted = corrupt(settings, inputs, dev.ids, selected, draws)  # (N, T)
+def mlm_dev_loss(settings: Namespace, model: torch.nn.Module, inputs: Inputs, corrupted: Tensor,
+                 selected: Tensor, epoch: int) -> float:
+    """Mean cross-entropy over the selected (N, T) positions of the dev split, in nats a token.
+
+    corrupted (N, T): the dev split's ids as the model sees them.
+    """
+    dev = inputs.dev
     model.eval()
     losses = []
     for rows in epoch_batches(dev.lengths, EVALUATION_BATCH, None):
@@ -310,60 +316,45 @@ def fetch_finite(losses: list[Tensor], stage: str, epoch: int) -> Tensor:
 
 QUANTILES = {
     "lowest": 0, "5%": .05, "25%": .25, "50%": .5, "75%": .75, "95%": .95, "highest": 1}
-ENOUGH_TOKENS = 100  # a type with fewer in the training set is not named as masked most or least
 FREQUENT_TYPES = 200
 
 
-def masking_state(masker: typhoon.RandomMasker) -> Tensor:
-    """(2,): KL per token from uniform masking, and the share of the training tokens whose type has
-    a score, as of now. NaN for what this masker does not have."""
-    rates, seen = masker.rates(), masker.seen
-    kl = share_seen = masker.frequency.new_full((), math.nan)
-    if rates is not None:
-        kl = typhoon.kl_from_uniform(rates, masker.frequency, masker.budget)
-    if seen is not None:
-        share_seen = (masker.frequency * seen).sum()
-    return torch.stack([kl, share_seen])
+def kl_now(masker: typhoon.RandomMasker) -> Tensor:
+    """KL per token from uniform masking, as of now. NaN for a masker that goes by position."""
+    rates = masker.rates()
+    if rates is None:
+        return masker.frequency.new_tensor(math.nan)
+    return typhoon.kl_from_uniform(rates, masker.frequency, masker.budget)
 
 
 def describe_masking(masker: typhoon.RandomMasker, inputs: Inputs, masked: int,
-                     states: list[Tensor]) -> dict:
-    """An epoch's masking: the share of tokens masked; KL and the share seen, their mean over the
-    steps and at the end; the band of the rates by now, as quantiles weighted by token frequency,
-    and the types at its ends; and what is wrong with it, as notices."""
-    kl_mean, seen_mean = torch.stack(states).mean(0).tolist()
-    kl_last, seen_last = masking_state(masker).tolist()
-    record = {"masked_fraction": masked / inputs.maskable_tokens, "kl_mean": kl_mean,
-              "kl_last": kl_last, "seen_mean": seen_mean, "seen_last": seen_last}
-    record = {key: value if math.isfinite(value) else None for key, value in record.items()}
-    record |= {"band": None, "mean_deviation": None, "most_masked": [], "least_masked": [],
-               "notices": []}
-    if abs(record["masked_fraction"] - masker.budget) > 0.02:
-        record["notices"].append(f"{record['masked_fraction']:.3f} of the tokens were masked, but "
-                                 f"the budget is {masker.budget}")
+                     kls: list[Tensor]) -> dict:
+    """An epoch's masking: the share of tokens masked; KL, its mean over the steps and at the end;
+    the band of the rates by now, as quantiles weighted by token frequency; and what is wrong with
+    it, as notices."""
+    share = masked / inputs.maskable_tokens
+    record = {"masked_fraction": share, "kl_mean": None, "kl_last": None, "band": None,
+              "notices": []}
+    if abs(share - masker.budget) > 0.02:
+        record["notices"].append(
+            f"{share:.3f} of the tokens were masked, but the budget is {masker.budget}")
     rates = masker.rates()
     if rates is None:  # by position, not by type
         return record
-    if None in (record["kl_mean"], record["kl_last"]):  # rates outside [0, 1] have a KL of NaN
+    kl_mean, kl_last = torch.stack(kls).mean().item(), kl_now(masker).item()
+    if math.isfinite(kl_mean + kl_last):
+        record |= {"kl_mean": kl_mean, "kl_last": kl_last}
+    else:  # rates outside [0, 1] have a KL of NaN
         record["notices"].append("the masker's rates are NaN, negative or above 1")
-    rates, frequency = rates.cpu(), masker.frequency.cpu()
-    occurring = (frequency > 0).nonzero().flatten()
-    ascending = occurring[rates[occurring].argsort(stable=True)]  # types by their rate
-    share = frequency[ascending].cumsum(0)  # of the tokens, up to each type, to rounding (1e-9)
-    record["band"] = {name: rates[ascending[(share < quantile - 1e-9).sum()]].item()
+    ascending, order = rates.cpu().sort(stable=True)  # (V,): the types by their rate
+    tokens = masker.frequency.cpu()[order].cumsum(0)  # (V,): the share of tokens up to each, +-1e-9
+    record["band"] = {name: ascending[(tokens < max(quantile, 1e-8) - 1e-9).sum()].item()
                       for name, quantile in QUANTILES.items()}
-    record["mean_deviation"] = (frequency * (rates - masker.budget).abs()).sum().item()
-    if record["band"]["lowest"] < record["band"]["highest"]:
-        named = [{"token": inputs.tokenizer.tokens[v], "rate": rates[v].item()}
-                 for v in ascending.tolist()
-                 if frequency[v] * inputs.maskable_tokens >= ENOUGH_TOKENS]
-        record["most_masked"] = list(reversed(named[-10:]))
-        record["least_masked"] = named[:10]
     return record
 
 
 def frequent_rates(masker: typhoon.RandomMasker, inputs: Inputs) -> dict[str, float]:
-    """The last epoch's rates of the most frequent types, by which seeds' rankings are compared."""
+    """The rates of the most frequent types as of now, by which seeds' rankings are compared."""
     rates = masker.rates()
     if rates is None:
         return {}
@@ -372,17 +363,18 @@ def frequent_rates(masker: typhoon.RandomMasker, inputs: Inputs) -> dict[str, fl
             for v in by_frequency[:FREQUENT_TYPES].tolist() if inputs.frequency[v] > 0}
 
 
-def print_mlm_epoch(settings: Namespace, record: dict, seconds: float) -> None:
+def print_mlm_epoch(settings: Namespace, record: dict, rates: dict[str, float],
+                    seconds: float) -> None:
     """An epoch's losses, the band of its rates, and its notices."""
     kl = "-" if record["kl_mean"] is None else f"{record['kl_mean']:.2e}"
     print(f"  mlm {record['epoch']}/{settings.mlm_epochs}: train loss {record['train_loss']:.4f}, "
           f"dev loss {record['dev_loss']:.4f}, masked {record['masked_fraction']:.4f}, "
           f"KL per token {kl}, {seconds:.1f} s")
-    if record["most_masked"]:
-        band, most, least = record["band"], record["most_masked"][0], record["least_masked"][0]
+    if len(set(rates.values())) > 1:
+        band, most, least = record["band"], max(rates, key=rates.get), min(rates, key=rates.get)
         print(f"    rates: 5% {band['5%']:.3f}  50% {band['50%']:.3f}  95% {band['95%']:.3f} "
-              f"(budget {settings.budget:.3f}); masked most \"{most['token']}\" "
-              f"{most['rate']:.3f}, least \"{least['token']}\" {least['rate']:.3f}")
+              f"(budget {settings.budget:.3f}); masked most \"{most}\" {rates[most]:.3f}, "
+              f"least \"{least}\" {rates[least]:.3f}")
     for notice in record["notices"]:
         print(f"NOTICE: {run_name(settings)}, epoch {record['epoch']}: {notice}")
     sys.stdout.flush()
@@ -484,7 +476,7 @@ def run_name(settings: Namespace) -> str:
 def identity(settings: Namespace, inputs: Inputs) -> dict:
     """What makes two runs one run: the options, the files that were read, and the method's code."""
     return vars(settings) | {"data": inputs.data_sha256, "backbone": inputs.backbone_sha256,
-                             "method": method_fingerprint(settings.masker)}
+                             "method": method_fingerprint(settings.masker), "recipe": RECIPE}
 
 
 def method_fingerprint(masker: str) -> str:
@@ -564,7 +556,7 @@ def describe_run(settings: Namespace, inputs: Inputs, made_by: dict,
     """What the log says before the stages' records. made_by: the run's identity."""
     on_cuda = settings.device == "cuda"
     return {
-        "format": "typhoon-run-2", "run": run_name(settings), "sample": inputs.sample,
+        "format": "typhoon-run-3", "run": run_name(settings), "sample": inputs.sample,
         "identity": made_by, "metric": TASKS[settings.task].metric,
         "train_examples": len(inputs.train.lengths), "dev_examples": len(inputs.dev.lengths),
         "maskable_tokens": inputs.maskable_tokens,

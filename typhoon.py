@@ -14,7 +14,7 @@ A masker is one class, and train.py calls it in this order:
     ...corrupt, forward, loss, backward...
     masker.observe(gradient, weight, ids, words, selected)   # learn from the gradient
 
-Between them it reads masker.rates() and masker.seen for the log: they change nothing.
+Between them it reads masker.rates() for the log: that changes nothing.
 
 A new masking idea is one more class here, and its name in MASKERS.
 
@@ -150,7 +150,6 @@ class RandomMasker:
     """
 
     uses_spread = False  # True: `rates` depends on self.spread, and a run is one spread's
-    seen: Tensor | None = None  # (V,) bool: the types that have a score by now; for the log
 
     def __init__(self, frequency: Tensor, budget: float, spread: float | None, ema: float):
         """frequency (V,) float64: each type's share of the maskable training tokens, on the run's

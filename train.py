@@ -36,6 +36,7 @@ import time
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import numpy
@@ -773,17 +774,18 @@ def study(options: Namespace) -> int:
         done = finished(options.out / f"{name}.json", identities[name])
         if options.save and not done and os.path.lexists(options.save / name):
             raise UserError(f"--save: {options.save / name} is there already; give a new directory")
-    failed = 0
-    for name, settings in runs.items():
+    failed, durations = 0, []
+    for number, (name, settings) in enumerate(runs.items(), 1):
         path, run_inputs = options.out / f"{name}.json", inputs[settings.task, settings.model]
+        title = f"[{number}/{len(runs)}] {name}"
         with claim(path) as free:
             if finished(path, identities[name]):  # by now: another process may have been at it
-                print(f"{name}: {path} exists with the same identity, skipped", flush=True)
+                print(f"{title}: {path} exists with the same identity, skipped", flush=True)
                 continue
             if not free:
-                print(f"{name}: another process is at it, skipped", flush=True)
+                print(f"{title}: another process is at it, skipped", flush=True)
                 continue
-            print(f"{name}: {len(run_inputs.train.lengths)} training examples, {settings.device}, "
+            print(f"{title}: {len(run_inputs.train.lengths)} training examples, {settings.device}, "
                   f"{torch.get_num_threads()} threads", flush=True)
             started = time.perf_counter()
             try:
@@ -794,10 +796,15 @@ def study(options: Namespace) -> int:
                 continue
             if options.save:
                 classifier.save_pretrained(options.save / name)
+            durations.append(time.perf_counter() - started)
             log = describe_run(settings, run_inputs, identities[name], classifier)
-            log |= stages | {"seconds": time.perf_counter() - started}
+            log |= stages | {"seconds": durations[-1]}
             write_log(path, log)
             print_result(log, path)
+            if left := len(runs) - number:
+                seconds = left * sum(durations) / len(durations)
+                print(f"{left} of {len(runs)} runs to go, about {timedelta(seconds=round(seconds))}"
+                      " left where none is skipped", flush=True)
     return failed
 
 
@@ -818,6 +825,9 @@ def main(arguments: list[str] | None = None) -> int:
     except UserError as error:
         print(f"train.py: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # whoever read our lines has gone, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
+        return 1
     except OSError as error:  # the disk
         print(f"train.py: {error.filename or options.out}: {error.strerror}; free the disk, or "
               "name another directory", file=sys.stderr)

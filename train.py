@@ -315,11 +315,6 @@ def fetch_finite(losses: list[Tensor], stage: str, epoch: int) -> Tensor:
 
 # ---- What the masker does, for the log ----------------------------------------------------------
 
-QUANTILES = {
-    "lowest": 0, "5%": .05, "25%": .25, "50%": .5, "75%": .75, "95%": .95, "highest": 1}
-FREQUENT_TYPES = 200
-
-
 def kl_now(masker: typhoon.RandomMasker) -> Tensor:
     """KL per token from uniform masking, as of now. NaN for a masker that goes by position."""
     rates = masker.rates()
@@ -331,8 +326,7 @@ def kl_now(masker: typhoon.RandomMasker) -> Tensor:
 def describe_masking(masker: typhoon.RandomMasker, inputs: Inputs, masked: int,
                      kls: list[Tensor]) -> dict:
     """An epoch's masking: the share of tokens masked; KL, its mean over the steps and at the end;
-    the band of the rates by now, as quantiles weighted by token frequency; and what is wrong with
-    it, as notices."""
+    the band of the rates by now; and what is wrong with it, as notices."""
     share = masked / inputs.maskable_tokens
     record = {"masked_fraction": share, "kl_mean": None, "kl_last": None, "band": None,
               "notices": []}
@@ -342,31 +336,28 @@ def describe_masking(masker: typhoon.RandomMasker, inputs: Inputs, masked: int,
     rates = masker.rates()
     if rates is None:  # by position, not by type
         return record
+    record["band"] = typhoon.band(rates, masker.frequency)
     kl_mean, kl_last = torch.stack(kls).mean().item(), kl_now(masker).item()
     if math.isfinite(kl_mean + kl_last):
         record |= {"kl_mean": kl_mean, "kl_last": kl_last}
-    else:  # rates outside [0, 1] have a KL of NaN
+    else:
         record["notices"].append("the masker's rates are NaN, negative or above 1")
-    ascending, order = rates.cpu().sort(stable=True)  # (V,): the types by their rate
-    tokens = masker.frequency.cpu()[order].cumsum(0)  # (V,): the share of tokens up to each, +-1e-9
-    record["band"] = {name: ascending[(tokens < max(quantile, 1e-8) - 1e-9).sum()].item()
-                      for name, quantile in QUANTILES.items()}
     return record
 
 
 def frequent_rates(masker: typhoon.RandomMasker, inputs: Inputs) -> dict[str, float]:
-    """The rates of the most frequent types as of now, by which seeds' rankings are compared."""
+    """The rates of the 200 most frequent types by now: do two seeds rank them alike?"""
     rates = masker.rates()
     if rates is None:
         return {}
     by_frequency = inputs.frequency.cpu().argsort(descending=True, stable=True)
     return {inputs.tokenizer.tokens[v]: round(rates[v].item(), 6)
-            for v in by_frequency[:FREQUENT_TYPES].tolist() if inputs.frequency[v] > 0}
+            for v in by_frequency[:200].tolist() if inputs.frequency[v] > 0}
 
 
 def print_mlm_epoch(settings: Namespace, record: dict, rates: dict[str, float],
                     seconds: float) -> None:
-    """An epoch's losses, the band of its rates, and its notices."""
+    """An epoch's losses, the band of its rates, and its notices. rates: of the frequent types."""
     kl = "-" if record["kl_mean"] is None else f"{record['kl_mean']:.2e}"
     print(f"  mlm {record['epoch']}/{settings.mlm_epochs}: train loss {record['train_loss']:.4f}, "
           f"dev loss {record['dev_loss']:.4f}, masked {record['masked_fraction']:.4f}, "
@@ -387,8 +378,7 @@ def effective_rank(second_moment: Tensor, tau: float = 0.9) -> int:
     """The smallest k with sum_{i<=k} sigma_i^2 / sum_i sigma_i^2 >= tau, the largest sigma first.
 
     Of representations H (N, d), by their second moment H^T H (d, d), whose eigenvalues are
-    sigma_i^2: it can be summed batch by batch. 0 where all of it is zero.
-    Source: "Representation Deficiency in Masked Language Modeling", tau = 0.9 [M].
+    sigma_i^2: it can be summed batch by batch. 0 where all of it is zero. tau = 0.9 [M].
 
     >>> effective_rank(torch.diag(torch.tensor([80., 15., 5.])))  # .80 < .9 <= .95
     2
@@ -414,13 +404,14 @@ def measure_effective_rank(encoder: models.Encoder, inputs: Inputs, selected: Te
     for rows in epoch_batches(inputs.dev.lengths, EVALUATION_BATCH, None):
         batch = inputs.dev.batch(rows)
         is_mask = selected[rows, :batch.ids.shape[1]]  # (B, T)
-        real = batch.attention_mask & ~is_mask
-        masked_ids = batch.ids.masked_fill(is_mask, inputs.tokenizer.mask_id)
-        for name, ids, groups in (("masked", masked_ids, {"real": real, "[MASK]": is_mask}),
-                                  ("unmasked", batch.ids, {"all": batch.attention_mask})):
-            embedded = encoder.embed_words(ids)
-            layers = encoder.all_hidden_states(embedded, batch.segments, batch.attention_mask)
-            for tokens, where in groups.items():
+        groups = {"masked": {"real": batch.attention_mask & ~is_mask, "[MASK]": is_mask},
+                  "unmasked": {"all": batch.attention_mask}}
+        ids = {"masked": batch.ids.masked_fill(is_mask, inputs.tokenizer.mask_id),
+               "unmasked": batch.ids}
+        for name in groups:
+            layers = encoder.all_hidden_states(
+                encoder.embed_words(ids[name]), batch.segments, batch.attention_mask)
+            for tokens, where in groups[name].items():
                 hidden = torch.stack(layers)[:, where].double()  # (L + 1, positions, H)
                 moment = hidden.transpose(1, 2) @ hidden  # (L + 1, H, H)
                 moments[name, tokens] = moments.get((name, tokens), 0) + moment
@@ -451,17 +442,19 @@ def run(settings: Namespace, inputs: Inputs) -> tuple[dict, models.Classifier]:
         inputs.dev.ids, inputs.dev.words, generator(settings, "dev masks"))  # (N, T)
 
     ranks = []
-    if settings.effective_rank:
-        ranks += measure_effective_rank(classifier.encoder, inputs, dev_selected, "before")
+
+    def measure(stage: str) -> None:
+        if settings.effective_rank:
+            ranks.extend(measure_effective_rank(classifier.encoder, inputs, dev_selected, stage))
+
+    measure("before")
     mlm_record = {"epochs": [], "best_epoch": 0, "last_epoch": 0, "frequent_rates": {}}
     if settings.mlm_epochs:
         encoder_weights, mlm_record = adapt(settings, inputs, dev_selected)
         classifier.encoder.load_state_dict(encoder_weights)  # its pooler too, which MLM left alone
-        if settings.effective_rank:
-            ranks += measure_effective_rank(classifier.encoder, inputs, dev_selected, "adapted")
+        measure("adapted")
     classifier_record = fine_tune(settings, inputs, classifier)
-    if settings.effective_rank:
-        ranks += measure_effective_rank(classifier.encoder, inputs, dev_selected, "fine-tuned")
+    measure("fine-tuned")
     return {"mlm": mlm_record, "classifier": classifier_record, "effective_rank": ranks}, classifier
 
 
@@ -483,10 +476,9 @@ def identity(settings: Namespace, inputs: Inputs) -> dict:
 def method_fingerprint(masker: str) -> str:
     """A sha256 of the code in typhoon.py that this masker's runs depend on.
 
-    Begin with the masker's class, `corrupt` and `kl_from_uniform`; add every function, class and
-    constant of typhoon.py that they name, what those name, and so on. Comments and docstrings are
-    left out, and other files are not covered. So an edited constant is noticed, and a new masker
-    does not invalidate the logs of the others.
+    That is the masker's class, `corrupt` and `kl_from_uniform`; every function, class and constant
+    of typhoon.py that they name, what those name, and so on; less comments and docstrings. So an
+    edited constant is noticed, and a new masker does not invalidate the logs of the others.
     """
     tree = ast.parse(Path(typhoon.__file__).read_text(encoding="utf-8"))
     for node in ast.walk(tree):
@@ -521,8 +513,7 @@ def finished(path: Path, mine: dict) -> bool:
     except Exception as error:  # a file of anything
         raise UserError(f"{path}: is no run log ({type(error).__name__}); "
                         "move it away, or choose another --out") from error
-    if differing:
-        key = differing[0]
+    for key in differing:
         raise UserError(f"{path}: was made with another {key} ({theirs.get(key)!s:.60}, here "
                         f"{mine[key]!s:.60}); choose another --out, or move that log away")
     return True
@@ -533,8 +524,7 @@ def claim(path: Path) -> Iterator[bool]:
     """Yields whether this process may do the run whose log will be PATH: no other one is at it.
 
     The claim is a lock of the operating system, which ends with its process however that ends.
-    Where there are no locks the run goes on without: its log will be the same as the other one's,
-    and appear whole, so that a doubled run costs time and nothing else.
+    Without locks a run may be done twice: that costs time, and its log is the same.
     """
     lock_file = path.with_suffix(".claim")
     with open(lock_file, "w") as handle:
@@ -552,25 +542,21 @@ def claim(path: Path) -> Iterator[bool]:
                 lock_file.unlink(missing_ok=True)
 
 
-def describe_run(settings: Namespace, inputs: Inputs, made_by: dict,
-                 classifier: models.Classifier) -> dict:
-    """What the log says before the stages' records. made_by: the run's identity."""
+def write_log(path: Path, settings: Namespace, inputs: Inputs, made_by: dict, results: dict) -> dict:
+    """The log of a run, returned and written, one line a top-level key.
+
+    made_by: the run's identity.  The file appears under its name when it is whole, or not at all.
+    """
     on_cuda = settings.device == "cuda"
-    return {
-        "format": "typhoon-run-3", "run": run_name(settings), "sample": inputs.sample,
-        "identity": made_by, "metric": TASKS[settings.task].metric,
+    log = {
+        "format": "typhoon-run-3", "run": path.stem, "sample": inputs.sample, "identity": made_by,
+        "metric": TASKS[settings.task].metric,
         "train_examples": len(inputs.train.lengths), "dev_examples": len(inputs.dev.lengths),
-        "maskable_tokens": inputs.maskable_tokens,
-        "parameters": sum(parameter.numel() for parameter in classifier.parameters()),
-        "newly_initialised": classifier.newly_initialised,
         "environment": {
             "python": platform.python_version(), "torch": torch.__version__,
             "numpy": numpy.__version__, "threads": torch.get_num_threads(),
-            "device": torch.cuda.get_device_name() if on_cuda else platform.machine()}}
-
-
-def write_log(path: Path, log: dict) -> None:
-    """One line a top-level key; the file appears under its name when it is whole, or not at all."""
+            "device": torch.cuda.get_device_name() if on_cuda else platform.machine()},
+        **results}
     lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}"
              for key, value in log.items()]
     partial = path.with_name(f".{path.name}.{os.getpid()}")
@@ -579,6 +565,7 @@ def write_log(path: Path, log: dict) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+    return log
 
 
 # ---- Finding the inputs -------------------------------------------------------------------------
@@ -620,16 +607,15 @@ def read_inputs(task: str, folder: Path, backbone: Path, max_length: int, device
     if max_length > config.max_position_embeddings:
         raise UserError(f"--max-length {max_length}: the model in {backbone} has only "
                         f"{config.max_position_embeddings} positions; give no more than that")
-
-    def encoded(split: str) -> EncodedSplit:
-        examples = glue_data.load_task(task, split, folder)
-        return glue_data.encode_split(examples, tokenizer, max_length, device)
+    train, dev = (
+        glue_data.encode_split(
+            glue_data.load_task(task, split, folder), tokenizer, max_length, device)
+        for split in glue_data.SPLITS)
 
     def fingerprints(files: dict[str, Path]) -> dict[str, str]:
         return {name: glue_data.sha256_of(path) for name, path in files.items()}
 
-    train = encoded("train")
-    return Inputs(backbone=backbone, tokenizer=tokenizer, train=train, dev=encoded("dev"),
+    return Inputs(backbone=backbone, tokenizer=tokenizer, train=train, dev=dev,
                   frequency=glue_data.token_frequency(train, config.vocab_size).to(device),
                   maskable_tokens=(train.words >= 0).sum().item(),
                   sample=folder.resolve() == SAMPLE,
@@ -777,16 +763,19 @@ def study(options: Namespace) -> int:
     failed, durations = 0, []
     for number, (name, settings) in enumerate(runs.items(), 1):
         path, run_inputs = options.out / f"{name}.json", inputs[settings.task, settings.model]
-        title = f"[{number}/{len(runs)}] {name}"
+        left = ""
+        if durations:
+            seconds = sum(durations) / len(durations) * (len(runs) - number + 1)
+            left = f", at most {timedelta(seconds=round(seconds))} left"
+        print(f"[{number}/{len(runs)}] {name}: {settings.device}, {torch.get_num_threads()} "
+              f"threads{left}", flush=True)
         with claim(path) as free:
             if finished(path, identities[name]):  # by now: another process may have been at it
-                print(f"{title}: {path} exists with the same identity, skipped", flush=True)
+                print(f"  skipped: {path} exists with the same identity", flush=True)
                 continue
             if not free:
-                print(f"{title}: another process is at it, skipped", flush=True)
+                print("  skipped: another process is at it", flush=True)
                 continue
-            print(f"{title}: {len(run_inputs.train.lengths)} training examples, {settings.device}, "
-                  f"{torch.get_num_threads()} threads", flush=True)
             started = time.perf_counter()
             try:
                 stages, classifier = run(settings, run_inputs)
@@ -797,14 +786,9 @@ def study(options: Namespace) -> int:
             if options.save:
                 classifier.save_pretrained(options.save / name)
             durations.append(time.perf_counter() - started)
-            log = describe_run(settings, run_inputs, identities[name], classifier)
-            log |= stages | {"seconds": durations[-1]}
-            write_log(path, log)
-            print_result(log, path)
-            if left := len(runs) - number:
-                seconds = left * sum(durations) / len(durations)
-                print(f"{left} of {len(runs)} runs to go, about {timedelta(seconds=round(seconds))}"
-                      " left where none is skipped", flush=True)
+            results = {"newly_initialised": classifier.newly_initialised, **stages,
+                       "seconds": durations[-1]}
+            print_result(write_log(path, settings, run_inputs, identities[name], results), path)
     return failed
 
 

@@ -3,7 +3,7 @@ Masked Language Models". This file is the whole method and nothing else. Top to 
 
     saliency     one_hot_saliency    how much does the loss change with each token of the input?
     calibration  calibrate           scores per token type -> masking rates that meet the budget
-    KL           kl_from_uniform     how far is that from masking every token alike?
+    KL, band     kl_from_uniform     how far is that from masking every token alike?
     corruption   corrupt             what the model sees at the selected positions
     maskers      RandomMasker, WholeWordMasker, TyphoonMasker, and the table of their names
 
@@ -120,6 +120,21 @@ def kl_from_uniform(rates: Tensor, frequency: Tensor, budget: float) -> Tensor:
     masked = torch.xlogy(rates, rates / budget)  # xlogy: 0 log 0 = 0
     visible = torch.xlogy(1 - rates, (1 - rates) / (1 - budget))
     return (frequency * (masked + visible)).sum()
+
+
+def band(rates: Tensor, frequency: Tensor) -> dict[str, float]:
+    """The quantiles of the rates (V,), weighted by frequency (V,): so many of the training tokens
+    have no higher rate.
+
+    >>> band(torch.tensor([.25, .5, .75]), frequency=torch.tensor([.25, .5, .25]))["75%"]
+    0.5
+    """
+    rates, order = rates.cpu().sort(stable=True)
+    share = frequency.cpu()[order].cumsum(0)  # (V,): of the tokens, up to each type, to rounding
+    quantiles = {"lowest": 1e-8, "5%": .05, "25%": .25, "50%": .5, "75%": .75, "95%": .95,
+                 "highest": 1}
+    return {name: rates[(share < quantile - 1e-9).sum()].item()
+            for name, quantile in quantiles.items()}
 
 
 def corrupt(ids: Tensor, selected: Tensor, mask_id: int, vocabulary_size: int, corruption: str,

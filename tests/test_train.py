@@ -116,6 +116,44 @@ def test_selected_positions_head_gives_the_loss_and_gradients_of_the_full_head()
     torch.testing.assert_close(gradients, full_gradients, rtol=1e-9, atol=1e-14)
 
 
+@pytest.mark.parametrize("architecture", ["bert", "distilbert"])
+@pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
+def test_the_last_layer_at_cls_alone_is_that_of_the_whole_layer(architecture, training):
+    """Logits and gradients in float64, without dropout, whose draws are others."""
+    torch.manual_seed(0)
+    classifier = models.Classifier(tiny.config(architecture, dropout=0.0)).double()
+    classifier.train(training).dropout.p = 0.0
+    ids = torch.randint(5, classifier.config.vocab_size, (3, 9))
+    segments = (torch.arange(9) > 4).long().expand(3, 9)
+    attention_mask = torch.arange(9) < torch.tensor([9, 4, 1])[:, None]  # (B, T)
+    parameters = list(classifier.parameters())
+    logits = classifier(ids, segments, attention_mask)
+    gradients = torch.autograd.grad(logits.square().sum(), parameters)
+
+    whole = classifier.encoder(classifier.encoder.embed_words(ids), segments, attention_mask)
+    assert whole.shape == (3, 9, 16)
+    first = whole[:, 0]  # (B, H)
+    pooled = (torch.tanh(classifier.encoder.pooler(first)) if architecture == "bert"
+              else torch.relu(classifier.pre_classifier(first)))
+    expected = classifier.classifier(pooled)
+    expected_gradients = torch.autograd.grad(expected.square().sum(), parameters)
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(gradients, expected_gradients, rtol=0, atol=1e-12)
+
+
+def test_the_last_layer_at_cls_alone_draws_less_dropout(monkeypatch):
+    """The trick is at work: dropout after the last layer has one position a sentence."""
+    shapes = []
+    dropout = F.dropout
+    monkeypatch.setattr(F, "dropout", lambda x, *rest: shapes.append(tuple(x.shape))
+                        or dropout(x, *rest))
+    classifier = models.Classifier(tiny.config()).train()
+    ids = torch.randint(5, classifier.config.vocab_size, (3, 9))
+    classifier(ids, torch.zeros_like(ids), torch.ones_like(ids))
+    # the embeddings, two in each of two layers, the pooled state
+    assert shapes == [(3, 9, 16)] * 3 + [(3, 1, 16)] * 2 + [(3, 16)]
+
+
 def test_the_masker_learns_before_clipping_and_keeps_no_graph(inputs, monkeypatch):
     norms = []
 
@@ -184,23 +222,16 @@ def test_band_and_mean_kl_by_hand():
         return rate * math.log(rate / 0.3) + (1 - rate) * math.log((1 - rate) / 0.7)
 
     first = 0.5 * kl(0.1) + 0.125 * kl(0.5)
-    uniform = torch.zeros(2, dtype=torch.float64)
     tokenizer = Namespace(tokens=["often", "sometimes", "rarely"])
     found = Namespace(tokenizer=tokenizer, maskable_tokens=1000, frequency=frequency)
-    record = train.describe_masking(masker, found, 300, [train.masking_state(masker), uniform])
+    uniform = torch.zeros((), dtype=torch.float64)
+    record = train.describe_masking(masker, found, 300, [train.kl_now(masker), uniform])
     assert record["kl_last"] == pytest.approx(first)
     assert record["kl_mean"] == pytest.approx(first / 2)
-    assert record["seen_mean"] is None  # it keeps no scores
     assert record["band"] == pytest.approx({"lowest": 0.1, "5%": 0.1, "25%": 0.1, "50%": 0.1,
                                             "75%": 0.3, "95%": 0.5, "highest": 0.5})
-    assert record["mean_deviation"] == pytest.approx(0.5 * 0.2 + 0.125 * 0.2)
-    assert record["most_masked"][0] == {"token": "rarely", "rate": 0.5}
-    assert record["least_masked"][0] == {"token": "often", "rate": 0.1}
+    assert record["masked_fraction"] == 0.3 and record["notices"] == []
     assert train.frequent_rates(masker, found) == {"often": 0.1, "sometimes": 0.3, "rarely": 0.5}
-
-    found.maskable_tokens = 300  # 37 of "rarely": too few to be named
-    record = train.describe_masking(masker, found, 300, [uniform])
-    assert [entry["token"] for entry in record["most_masked"]] == ["sometimes", "often"]
 
 
 class ByPosition(typhoon.RandomMasker):
@@ -252,7 +283,7 @@ def test_a_run_writes_one_whole_log(inputs, tmp_path, capsys):
         "seed": 3, "budget": 0.3, "ema": 0.8, "corruption": "mask", "decoder_layers": None,
         "mlm_epochs": 3, "mlm_lr": 1e-4, "cls_epochs": 2, "cls_lr": 5e-5, "clip": 1.0,
         "warmup": 0.0, "batch_size": 16, "max_length": 128, "effective_rank": False,
-        "device": "cpu", "precision": "fp32"}
+        "device": "cpu", "precision": "fp32", "recipe": train.RECIPE}
     assert log["sample"] is False and log["metric"] == "f1"
     assert (log["train_examples"], log["dev_examples"]) == (48, 16)
 
@@ -263,7 +294,6 @@ def test_a_run_writes_one_whole_log(inputs, tmp_path, capsys):
     for epoch in epochs:
         assert abs(epoch["masked_fraction"] - 0.3) < 0.06 and 0 < epoch["kl_mean"] < 0.1
         assert epoch["band"]["lowest"] < 0.3 < epoch["band"]["highest"]
-    assert 0 < epochs[0]["seen_mean"] < 1 and epochs[1]["seen_mean"] == pytest.approx(1)
     assert log["mlm"]["frequent_rates"]["the"] < 1
 
     epochs = log["classifier"]["epochs"]
@@ -400,8 +430,9 @@ def test_no_operation_that_cuda_refuses_to_do_deterministically(
     settings, found = read(inputs, masker, mlm_epochs=1, objective=objective, spread=spread,
                            decoder_layers=1)
     described = {"masked_fraction": 0.3, "kl_mean": None, "kl_last": None, "band": None,
-                 "most_masked": [], "notices": []}
+                 "notices": []}
     monkeypatch.setattr(train, "describe_masking", lambda *_: described)  # on the CPU
+    monkeypatch.setattr(train, "frequent_rates", lambda *_: {})
     classifier = models.Classifier.from_pretrained(found.backbone)
     with NothingThatCudaRefuses() as recorder:
         train.adapt(settings, found, (found.dev.words >= 0) & (found.dev.words % 2 == 0))
@@ -444,6 +475,24 @@ def test_save_is_refused_before_the_first_run_and_does_not_stop_a_command_from_g
     assert "skipped" in capsys.readouterr().out
 
 
+def test_a_study_says_where_it_is_and_how_long_it_takes(inputs, tmp_path, capsys):
+    assert quick(*inputs, "--out", tmp_path, "--seed", 1) == 0
+    assert "left" not in capsys.readouterr().out
+    assert quick(*inputs, "--out", tmp_path, "--seed", 0, 1, 2) == 0
+    titles = [line for line in capsys.readouterr().out.splitlines() if line.startswith("[")]
+    assert [title[:5] for title in titles] == ["[1/3]", "[2/3]", "[3/3]"]
+    assert [" left" in title for title in titles] == [False, True, True]
+
+
+def test_a_reader_that_goes_ends_the_command_quietly(inputs, tmp_path, root):
+    """As in `python train.py ... | head -1`."""
+    line = f"""'{sys.executable}' '{root / "train.py"}' "$@" | head -1; exit ${{PIPESTATUS[0]}}"""
+    arguments = [*inputs, "--seed", "0", "1", "2", "3", "--out", str(tmp_path)]
+    done = subprocess.run(["bash", "-c", line, "bash", *arguments], capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr == "" and done.stdout.startswith("[1/4] ")
+    assert len(logs(tmp_path)) < 4 and {path.suffix for path in tmp_path.iterdir()} <= {".json"}
+
+
 # ---- Existing logs ------------------------------------------------------------------------------
 
 def test_a_finished_run_is_skipped_and_another_identity_stops(inputs, tmp_path, capsys):
@@ -451,7 +500,7 @@ def test_a_finished_run_is_skipped_and_another_identity_stops(inputs, tmp_path, 
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     capsys.readouterr()
     assert quick(*inputs, "--out", tmp_path) == 0
-    assert "exists with the same identity, skipped" in capsys.readouterr().out
+    assert "exists with the same identity" in capsys.readouterr().out
     assert quick(*inputs, "--out", tmp_path, "--budget", 0.15, "--seed", 1, 0) == 2
     error = capsys.readouterr().err
     assert "another budget (0.3, here 0.15)" in error and error.count("\n") == 1

@@ -7,8 +7,7 @@ model on the task's own training sentences, under one masker; `fine_tune` trains
 on the same sentences, and `score` reads GLUE's dev split after every epoch. `run` is the whole
 experiment: these four are what there is to read for the science. The rest is the record of what
 a masker does, effective rank, logs, files and options: a command takes the product of tasks,
-models, maskers, spreads and seeds, and leaves one JSON log a run
-(main -> study -> find_inputs, read_inputs, plan -> run -> write_log).
+models, maskers, spreads and seeds, and leaves one JSON log a run (main -> study -> run).
 `options` are the command's, with lists on these axes; `settings` are one run's.
 
 Pairing [D]: each purpose has random numbers of its own, seeded by its name: dropout and new heads
@@ -25,6 +24,7 @@ import argparse
 import ast
 import contextlib
 import copy
+import functools
 import hashlib
 import itertools
 import json
@@ -98,8 +98,11 @@ def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[di
     mask_draws = generator(settings, "masks")
     corruption_draws = generator(settings, "corruption")
     order = generator(settings, "MLM order", "cpu")
+    corrupt = functools.partial(
+        typhoon.corrupt, mask_id=inputs.tokenizer.mask_id, corruption=settings.corruption,
+        vocabulary_size=len(inputs.tokenizer.tokens))  # the embeddings can have rows beyond it
     dev_corrupted = corrupt(
-        settings, inputs, inputs.dev.ids, dev_selected, generator(settings, "dev corruption"))
+        inputs.dev.ids, dev_selected, generator=generator(settings, "dev corruption"))  # (N, T)
     torch.manual_seed(stream(settings.seed, "MLM dropout"))
 
     history, best, best_weights = [], None, None
@@ -114,7 +117,7 @@ def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[di
             selected = masker.select(batch.ids, batch.words, mask_draws) & (batch.words >= 0)
 
             # 2. Corrupt: what does it see there?
-            corrupted = corrupt(settings, inputs, batch.ids, selected, corruption_draws)  # (B, T)
+            corrupted = corrupt(batch.ids, selected, generator=corruption_draws)  # (B, T)
 
             # 3. Predict. The mean loss is trained on; the sum is for the epoch's average.
             with autocast(settings):
@@ -155,14 +158,6 @@ def language_model(settings: Namespace, backbone: Path) -> models.MaskedLM | mod
     else:
         model = models.MaskedLM.from_pretrained(backbone)
     return model.to(settings.device)
-
-
-def corrupt(settings: Namespace, inputs: Inputs, ids: Tensor, selected: Tensor,
-            draws: torch.Generator) -> Tensor:
-    """typhoon.corrupt, as the options and the tokenizer have it: (B, T) -> (B, T)."""
-    tokens = len(inputs.tokenizer.tokens)  # the embeddings can have rows beyond them
-    return typhoon.corrupt(
-        ids, selected, inputs.tokenizer.mask_id, tokens, settings.corruption, draws)
 
 
 @torch.no_grad()
@@ -441,20 +436,19 @@ def run(settings: Namespace, inputs: Inputs) -> tuple[dict, models.Classifier]:
     dev_selected = dev_masker.select(
         inputs.dev.ids, inputs.dev.words, generator(settings, "dev masks"))  # (N, T)
 
-    ranks = []
+    def measure(stage: str) -> list[dict]:
+        if not settings.effective_rank:
+            return []
+        return measure_effective_rank(classifier.encoder, inputs, dev_selected, stage)
 
-    def measure(stage: str) -> None:
-        if settings.effective_rank:
-            ranks.extend(measure_effective_rank(classifier.encoder, inputs, dev_selected, stage))
-
-    measure("before")
+    ranks = measure("before")
     mlm_record = {"epochs": [], "best_epoch": 0, "last_epoch": 0, "frequent_rates": {}}
     if settings.mlm_epochs:
         encoder_weights, mlm_record = adapt(settings, inputs, dev_selected)
         classifier.encoder.load_state_dict(encoder_weights)  # its pooler too, which MLM left alone
-        measure("adapted")
+        ranks += measure("adapted")
     classifier_record = fine_tune(settings, inputs, classifier)
-    measure("fine-tuned")
+    ranks += measure("fine-tuned")
     return {"mlm": mlm_record, "classifier": classifier_record, "effective_rank": ranks}, classifier
 
 
@@ -628,10 +622,9 @@ def read_inputs(task: str, folder: Path, backbone: Path, max_length: int, device
 def number(kind: type, low: float, high: float = math.inf):
     """An argparse type: a number from low to high."""
     def parse(text: str):
-        value = kind(text)
-        if not low <= value <= high:
+        if not low <= kind(text) <= high:
             raise argparse.ArgumentTypeError(f"{text} is not a number from {low} to {high}")
-        return value
+        return kind(text)
     parse.__name__ = "whole number" if kind is int else "number"  # for argparse's own sentence
     return parse
 
@@ -666,8 +659,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("masking").add_argument
     add("--budget", type=number(float, 0.001, 0.999), default=0.3,
         help="share of the maskable tokens to select [C]")
-    add("--ema", type=share, default=0.8,
-        help="weight of the newest score in the exponential moving average [C]")
+    add("--ema", type=share, default=0.8, help="weight of the newest score in the average [C]")
     add("--corruption", choices=["mask", "80-10-10"], default="mask",
         help="all selected positions become [MASK] [C, M], or as in BERT")
     add("--objective", choices=["mlm", "mae"], default="mlm",
@@ -691,8 +683,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="in pieces [D]; no example of the two tasks is cut")
     add("--effective-rank", action="store_true",
         help="log every layer's, before adaptation, after it and after fine-tuning [M]")
-
-    add = parser.add_argument_group("machine").add_argument
     add("--device", choices=["auto", "cpu", "cuda"], default="auto",
         help="auto: CUDA if there is one")
     add("--precision", choices=["fp32", "bf16"], default="fp32",
@@ -725,10 +715,10 @@ def plan(options: Namespace, tasks: list[str], model_names: list[str]) -> dict[s
     runs = {}
     axes = tasks, model_names, options.masker, options.spread, options.seed
     for task, model, masker, spread, seed in itertools.product(*axes):
-        settings = Namespace(**{option: value for option, value in vars(options).items()
-                                if option not in FILES})
-        settings.task, settings.model, settings.masker = task, model, masker
-        settings.seed = seed
+        axis_values = {"task": task, "model": model, "masker": masker, "seed": seed}
+        settings = Namespace(**vars(options) | axis_values)
+        for option in FILES:
+            delattr(settings, option)
         # What means nothing to a run is None, so that it does not make two runs of one:
         settings.spread = spread if typhoon.MASKERS[masker].uses_spread else None
         settings.decoder_layers = options.decoder_layers if options.objective == "mae" else None

@@ -297,7 +297,11 @@ def read_tokenizer(files: dict[str, Path]) -> tuple[dict, list, dict]:
     for option, key in OPTIONS.items():  # tokenizer_config.json has the last word
         if config.get(key) is not None:
             options[option] = config[key]
+            if not isinstance(config[key], bool):
+                raise ValueError(f"{key} is {config[key]!r:.40}, it must be true or false")
     vocabulary |= {entry["content"]: entry["id"] for entry in added}
+    if any(type(number) is not int for number in vocabulary.values()):
+        raise ValueError("an id is no whole number")
     if sorted(vocabulary.values()) != list(range(len(vocabulary))):
         raise ValueError("its ids are not 0, 1, 2 and so on: is a token there twice?")
     return vocabulary, [entry["content"] for entry in added if not entry["special"]], options
@@ -356,6 +360,16 @@ def token_frequency(split: EncodedSplit, vocabulary_size: int) -> torch.Tensor:
     return torch.bincount(maskable, minlength=vocabulary_size).double() / len(maskable)
 
 
+def notice_unknown(split: EncodedSplit, tokenizer: Tokenizer, directory: str | Path) -> None:
+    """Say so where more than 1% of the pieces are [UNK]: a vocabulary that was cut short, or one of
+    another language, looks like any other."""
+    unknown = split.ids[split.words >= 0] == tokenizer.unknown_id
+    share = unknown.double().mean().item()
+    if share > 0.01:
+        print_once(f"NOTICE: {directory}: {share:.1%} of the training pieces are [UNK], words that "
+                   "the vocabulary cannot spell; is it whole, and of this language?")
+
+
 def epoch_batches(lengths: Sequence[int], batch_size: int,
                   generator: torch.Generator | None) -> list[list[int]]:
     """One epoch's batches, as lists of rows: every example exactly once.
@@ -412,11 +426,15 @@ DOWNLOADS = {  # task -> {address: sha256}
 SILENCE = 30  # seconds without a byte, after which a server is given up
 
 
+def environment_path(variable: str, otherwise: str | Path) -> Path:
+    """The directory that an environment variable names, else another; ~ is the home directory."""
+    return Path(os.path.expanduser(os.environ.get(variable) or otherwise))
+
+
 def cache_dir() -> Path:
     """Of downloads: $TYPHOON_CACHE, else $XDG_CACHE_HOME/typhoon, else ~/.cache/typhoon."""
-    if os.environ.get("TYPHOON_CACHE"):
-        return Path(os.environ["TYPHOON_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "typhoon")
+    shared = environment_path("XDG_CACHE_HOME", "~/.cache")
+    return environment_path("TYPHOON_CACHE", shared / "typhoon")
 
 
 def fetch_task(task: str) -> Path:
@@ -433,7 +451,8 @@ def fetch_task(task: str) -> Path:
 def fetch(url: str, destination: str | Path, sha256: str | None = None) -> Path:
     """Download url to destination, unless something is there. Raises DownloadError.
 
-    The name appears when the file is whole and checked; until then it is in a directory beside it.
+    The name appears when the file is whole and checked, and so do directories that it needs; until
+    then it is in a temporary one beside them.
     """
     destination = Path(destination)
     if os.path.exists(destination):
@@ -441,8 +460,8 @@ def fetch(url: str, destination: str | Path, sha256: str | None = None) -> Path:
     try:
         if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
             raise OSError("HF_HUB_OFFLINE is set")
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=destination.parent, prefix="partial-") as temporary:
+        existing = next(folder for folder in destination.parents if folder.exists())
+        with TemporaryDirectory(dir=existing, prefix="typhoon-partial-") as temporary:
             partial = Path(temporary, destination.name)
             with urlopen(url, timeout=SILENCE) as response, partial.open("wb") as file:
                 size = int(response.headers["Content-Length"] or 0)
@@ -455,6 +474,7 @@ def fetch(url: str, destination: str | Path, sha256: str | None = None) -> Path:
                 raise OSError("nothing, or a web page, came in its place")
             if sha256 and sha256_of(partial) != sha256:
                 raise OSError(f"its sha256 is not {sha256}")
+            destination.parent.mkdir(parents=True, exist_ok=True)
             partial.replace(destination)
     except Exception as error:  # networks, proxies and disks fail in more ways than can be listed
         raise DownloadError(

@@ -29,7 +29,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glue_data import (
-    DownloadError, Tokenizer, UserError, cache_dir, fetch, print_once, tokenizer_files)
+    DownloadError, Tokenizer, UserError, cache_dir, environment_path, fetch, print_once,
+    tokenizer_files)
 
 ACTIVATIONS = {
     "gelu": F.gelu,
@@ -325,22 +326,28 @@ class Classifier(nn.Module):
 
 # ---- Reading a checkpoint ------------------------------------------------------------------------
 
-DISTILBERT_KEYS = {  # field of Config: its key in DistilBERT's config.json, where it is another one
-    "hidden_size": "dim",
-    "num_hidden_layers": "n_layers",
-    "num_attention_heads": "n_heads",
-    "intermediate_size": "hidden_dim",
-    "hidden_act": "activation",
-    "hidden_dropout_prob": "dropout",
-    "attention_probs_dropout_prob": "attention_dropout",
-    "classifier_dropout": "seq_classif_dropout",
+COUNT, SHARE = (1, 10 ** 7), (0.0, 0.99)
+FIELDS = {  # of Config: its key in DistilBERT's config.json; a list of its values, or their range
+    "model_type": ("model_type", ["bert", "distilbert"]),
+    "vocab_size": ("vocab_size", COUNT),
+    "hidden_size": ("dim", COUNT),
+    "num_hidden_layers": ("n_layers", COUNT),
+    "num_attention_heads": ("n_heads", COUNT),
+    "intermediate_size": ("hidden_dim", COUNT),
+    "max_position_embeddings": ("max_position_embeddings", COUNT),
+    "type_vocab_size": ("type_vocab_size", (2, 10 ** 7)),  # a pair has two segments
+    "hidden_act": ("activation", list(ACTIVATIONS)),
+    "hidden_dropout_prob": ("dropout", SHARE),
+    "attention_probs_dropout_prob": ("attention_dropout", SHARE),
+    "classifier_dropout": ("seq_classif_dropout", SHARE),
+    "layer_norm_eps": ("layer_norm_eps", (1e-20, 1.0)),
+    "initializer_range": ("initializer_range", (0.0, 1.0)),
+    "tie_word_embeddings": ("tie_word_embeddings", [True, False]),
+    "position_embedding_type": ("position_embedding_type", ["absolute"]),  # these two: no others
+    "is_decoder": ("is_decoder", [False]),
 }
-SUPPORTED = {  # what else than sizes a config.json says; the first is what it need not say
-    "model_type": ["bert", "distilbert"],
-    "hidden_act": list(ACTIVATIONS),
-    "position_embedding_type": ["absolute"],
-    "is_decoder": [False],
-}
+UNSAID = {"model_type": "bert", "position_embedding_type": "absolute", "is_decoder": False}
+DISTILBERT = {"type_vocab_size": 0, "layer_norm_eps": 1e-12}  # whatever its config.json says
 # Our module: its name in BERT and TinyBERT, in DistilBERT. Encoders have a prefix there, "bert.".
 MODULES = {
     "encoder.word_embeddings": ("embeddings.word_embeddings", "embeddings.word_embeddings"),
@@ -375,27 +382,46 @@ DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF1
 
 
 def read_config(path: Path) -> Config:
-    """config.json of BERT or DistilBERT. UserError says what is missing, wrong or unsupported."""
+    """config.json of BERT or DistilBERT; what it leaves out is Config's default, if there is one.
+
+    UserError names the field that is missing or wrong, and says what it must be.
+    """
     try:
-        raw = json.loads(path.read_text(encoding="utf-8-sig"))
-        distilbert = raw.get("model_type") == "distilbert"
-        if distilbert:
-            raw |= {ours: raw[key] for ours, key in DISTILBERT_KEYS.items() if key in raw}
-            raw |= {"type_vocab_size": 0, "layer_norm_eps": 1e-12}
-        for key, values in SUPPORTED.items():
-            if raw.setdefault(key, values[0]) not in values:
-                raise ValueError(f"{key} is {raw[key]!r}, and only {values} can be read")
-        names = [field.name for field in fields(Config)]
-        config = Config(**{name: raw[name] for name in names if name in raw})
-        if config.hidden_size % config.num_attention_heads:
-            raise ValueError("the width is no multiple of the number of attention heads")
-        with torch.device("meta"):  # shapes without numbers: fails where a value is wrong
-            Encoder(config)
-        return config
-    except Exception as error:  # no file, no JSON, any value in it
-        reason = f"{type(error).__name__}: {error!s:.200}"
-        raise UserError(f"{path}: cannot be used ({reason}); give a BERT, TinyBERT or DistilBERT "
-                        "encoder in the Hugging Face layout") from error
+        described = UNSAID | json.loads(path.read_text(encoding="utf-8-sig"))
+    except Exception as error:  # no file, no JSON, no object
+        raise UserError(f"{path}: is no JSON object ({type(error).__name__}: {error!s:.80}); "
+                        "get it again") from error
+    distilbert = described["model_type"] == "distilbert"
+    values = dict(DISTILBERT) if distilbert else {}
+    for name, (distilbert_key, must) in FIELDS.items():
+        key = distilbert_key if distilbert else name
+        value = described.get(key, getattr(Config, name, None))
+        if name in values or (name == "classifier_dropout" and value is None):
+            continue
+        if not fits(value, must):
+            found = json.dumps(value) if key in described else "missing"
+            raise UserError(f"{path}: {key} is {found:.40}; it must be {in_words(must)}")
+        values[name] = value
+    if values["hidden_size"] % values["num_attention_heads"]:
+        raise UserError(f"{path}: the width is {values['hidden_size']}; it must be a multiple of "
+                        f"the number of attention heads, {values['num_attention_heads']}")
+    del values["position_embedding_type"], values["is_decoder"]
+    return Config(**values)
+
+
+def fits(value: object, must: list | tuple) -> bool:
+    """Whether a value of config.json is one of a list, or a number from the one to the other."""
+    if isinstance(must, list):
+        return type(value) is type(must[0]) and value in must
+    low, high = must
+    return type(value) in (int, type(low)) and low <= value <= high  # True and NaN never are
+
+
+def in_words(must: list | tuple) -> str:
+    if isinstance(must, list):
+        return " or ".join(map(json.dumps, must))
+    kind = "a whole number" if type(must[0]) is int else "a number"
+    return f"{kind} from {must[0]} to {must[1]}"
 
 
 def find_weights(directory: str | Path) -> Path:
@@ -456,8 +482,16 @@ def checkpoint_keys(config: Config) -> dict[str, str]:
             if kind == "weight" or not ours.endswith("embeddings")}
 
 
-def rename_keys(tensors: dict[str, Tensor], config: Config) -> dict[str, Tensor]:
-    """A checkpoint's tensors by our names; what we have no name for keeps its own."""
+def misfit(directory: str | Path, what: str) -> UserError:
+    return UserError(f"{directory}: {what}; give a whole checkpoint, all files from one place")
+
+
+def rename_keys(directory: str | Path, tensors: dict[str, Tensor],
+                config: Config) -> dict[str, Tensor]:
+    """A checkpoint's tensors by our names, without the unused ones. UserError: one has no name."""
+    if config.num_hidden_layers > len(tensors):
+        raise misfit(directory, f"config.json says {config.num_hidden_layers} layers, but there "
+                     f"are only {len(tensors)} tensors")
     names = {key: name for name, key in checkpoint_keys(config).items()}
     if "cls.predictions.decoder.bias" not in tensors:  # its older name
         names["cls.predictions.bias"] = "predict.output.bias"
@@ -465,19 +499,16 @@ def rename_keys(tensors: dict[str, Tensor], config: Config) -> dict[str, Tensor]
     for key, tensor in tensors.items():
         plain = key.removeprefix(f"{config.model_type}.")
         plain = plain.replace(".gamma", ".weight").replace(".beta", ".bias")
-        renamed[names.get(plain, plain)] = tensor
+        if plain in names:
+            if names[plain] in renamed:
+                raise misfit(directory, f"{key!r:.100} is there under two names")
+            renamed[names[plain]] = tensor
+        elif plain.startswith("module."):
+            raise misfit(directory, f"{key!r:.100} was saved from nn.DataParallel, save its .module")
+        elif not UNUSED_KEYS.fullmatch(plain):
+            raise misfit(
+                directory, f"{key!r:.100} is no part of the model that config.json describes")
     return renamed
-
-
-def misfit(directory: str | Path, what: str) -> UserError:
-    return UserError(f"{directory}: {what}; give a whole checkpoint, all files from one place")
-
-
-def compare_vocabularies(directory: str | Path, tokens: int, rows: int) -> None:
-    if tokens > rows:
-        raise misfit(directory, f"its tokenizer has {tokens} tokens, but the model only {rows}")
-    if tokens < rows:
-        print_once(f"{directory}: {rows} embeddings for {tokens} tokens; the rest is never used")
 
 
 def load(directory: str | Path, make_model: Callable[[Config, Tokenizer], nn.Module]) -> nn.Module:
@@ -490,47 +521,46 @@ def load(directory: str | Path, make_model: Callable[[Config, Tokenizer], nn.Mod
     """
     weights, config = find_weights(directory), Config.from_pretrained(directory)
     tokenizer = Tokenizer.from_pretrained(directory)
-    compare_vocabularies(directory, tokens=len(tokenizer.tokens), rows=config.vocab_size)
+    found = rename_keys(directory, read_checkpoint(weights), config)
+    tokens, rows = len(tokenizer.tokens), config.vocab_size
+    if tokens > rows:
+        raise misfit(directory, f"its tokenizer has {tokens} tokens, but the model only {rows}")
 
-    # 1. A model without numbers takes over what is there.
-    tensors = read_checkpoint(weights)
-    found = rename_keys(tensors, config)
-    if len(found) < len(tensors):
-        raise misfit(directory, "a tensor is there under two names")
+    # 1. The output matrix is the word embeddings, unless the file has another one.
+    words, output = "encoder.word_embeddings.weight", "predict.output.weight"
+    if words in found and config.tie_word_embeddings:
+        if not torch.equal(found.setdefault(output, found[words]), found[words]):
+            print_once(f"{directory}: the MLM head's matrix is not the word embeddings: not tied")
+            config = replace(config, tie_word_embeddings=False)
+
+    # 2. A model without numbers, to compare with what is there.
     with torch.device("meta"):
         model = make_model(config, tokenizer)
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     for name in ("classifier.weight", "classifier.bias"):
-        if name in found and len(found[name]) != getattr(model, "num_labels", None):
-            del found[name]  # for another number of labels, or for a model without a classifier
-    words, output = "encoder.word_embeddings.weight", "predict.output.weight"
-    if config.tie_word_embeddings and words in found:
-        found.setdefault(output, found[words])
-    try:
-        missing, left_over = model.load_state_dict(found, strict=False, assign=True)
-    except RuntimeError as error:  # it names the tensors, and both shapes
-        raise misfit(directory, f"other shapes than in config.json ({error})") from error
-
-    # 2. What is left over must be of another head; of the encoder only the pooler may be missing.
+        if name in found and found[name].shape[:1] != shapes.get(name, ())[:1]:
+            del found[name]  # for another number of labels
     keys = checkpoint_keys(config)
-    for name in left_over:  # ours, or a key for which we have no name
-        if name.startswith("module."):
-            raise misfit(directory, f"{name!r} was saved from nn.DataParallel, save its .module")
-        if name not in keys and not UNUSED_KEYS.fullmatch(name):
-            raise misfit(directory, f"{name!r} is no part of the model that config.json describes")
+    differing = [name for name in shapes
+                 if name in found and shapes[name] != tuple(found[name].shape)]
+    if differing:
+        name, *others = differing
+        raise misfit(directory, f"{keys[name]!r} has the shape {tuple(found[name].shape)}, by "
+                     f"config.json {shapes[name]}, and {len(others)} more tensors differ")
+    missing = [name for name in shapes if name not in found]
     for name in missing:
         if name.startswith("encoder.") and "pooler" not in name:
             raise misfit(directory, f"{keys[name]!r} is missing")
+    if tokens < rows:
+        print_once(f"{directory}: {rows} embeddings for {tokens} tokens; the rest is never used")
 
-    # 3. Pooler and heads that are missing are new, the output matrix is the word embeddings.
-    new = {name: torch.empty(model.get_parameter(name).shape) for name in missing}
+    # 3. Pooler and heads that are missing are new.
+    new = {name: torch.empty(shapes[name]) for name in missing}
     initialise(new, config)
-    model.load_state_dict(new, strict=False, assign=True)
-    if config.tie_word_embeddings and hasattr(model, "predict"):
-        if torch.equal(found[output], found[words]):
-            model.predict.output.weight = model.encoder.word_embeddings.weight
-        else:
-            print_once(f"{directory}: the MLM head's matrix is not the word embeddings: not tied")
-            model.config = replace(config, tie_word_embeddings=False)
+    state = {name: nn.Parameter(new[name] if name in new else found[name]) for name in shapes}
+    if config.tie_word_embeddings and output in shapes:
+        state[output] = state[words]
+    model.load_state_dict(state, assign=True)
     new_keys = {keys.get(name, name.split(".")[0] + ".*"): None for name in missing}
     model.newly_initialised = list(new_keys)  # parts without a key once: "decoder.*" for MAE-LM's
     if missing:
@@ -569,11 +599,10 @@ def save(model: nn.Module, directory: str | Path, architecture: str) -> None:
 
 def describe(model: nn.Module, architecture: str) -> dict:
     """What config.json says of a model, in the words of its family."""
-    description = {name: value for name, value in asdict(model.config).items() if value is not None}
-    family = "Bert"
-    if model.config.model_type == "distilbert":
-        family = "DistilBert"
-        description = {DISTILBERT_KEYS.get(name, name): each for name, each in description.items()}
+    distilbert = model.config.model_type == "distilbert"
+    description = {FIELDS[name][0] if distilbert else name: value
+                   for name, value in asdict(model.config).items() if value is not None}
+    family = "DistilBert" if distilbert else "Bert"
     description["architectures"] = [family + architecture]
     if architecture == "ForSequenceClassification":
         description["num_labels"] = model.num_labels
@@ -623,7 +652,7 @@ SHA256 = {  # of their files, where it is known; the three have one vocabulary
         BACKBONES["bert-base"]: "68d45e234eb4a928074dfd868cead0219ab85354cc53d20e772753c6bb9169d3",
     },
 }
-HUB_NAME = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
+HUB_NAME = re.compile(r"([\w.-]+/[\w.-]+)(?:@(\w[\w./-]*))?")
 ONCE_WITHOUT_ORGANISATION = ("google-bert", "distilbert")  # older caches: models--bert-base-uncased
 
 
@@ -635,11 +664,11 @@ def find_model(name_or_directory: str | Path) -> Path:
     UserError: no such name. DownloadError: the hub cannot be reached, or does not have it.
     """
     name = str(name_or_directory)
-    if Path(name).is_dir():
+    if os.path.isdir(name):
         return Path(name)
     hub_name = HUB_NAME.fullmatch(BACKBONES.get(name, name))
     if hub_name is None:
-        raise UserError(f"--model {name} is no directory, none of {', '.join(BACKBONES)} and no "
+        raise UserError(f"--model {name:.200} is no directory, none of {', '.join(BACKBONES)} and no "
                         "org/name of the Hugging Face hub; give one of these")
     hub_id, revision = hub_name.groups(default="main")
     ours = cache_dir() / ("models--" + hub_id.replace("/", "--")) / revision
@@ -657,8 +686,9 @@ def find_model(name_or_directory: str | Path) -> Path:
 
 def cached_snapshots(hub_id: str, revision: str) -> list[Path]:
     """Where the user's Hugging Face cache has a revision: a commit, a name such as main, or *."""
-    home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
-    hub = Path(os.environ.get("HF_HUB_CACHE") or Path(home, "hub")).expanduser()
+    shared = environment_path("XDG_CACHE_HOME", "~/.cache")
+    home = environment_path("HF_HOME", shared / "huggingface")
+    hub = environment_path("HF_HUB_CACHE", home / "hub")
     folders = [hub / ("models--" + hub_id.replace("/", "--"))]
     organisation, name = hub_id.split("/")
     if organisation in ONCE_WITHOUT_ORGANISATION:
@@ -666,8 +696,8 @@ def cached_snapshots(hub_id: str, revision: str) -> list[Path]:
     snapshots = []
     for folder in folders:
         reference = folder / "refs" / revision  # holds the commit that a name stands for
-        commit = reference.read_text().strip() if reference.is_file() else revision
-        snapshots += sorted((folder / "snapshots").glob(commit))
+        commit = reference.read_text().strip() if reference.is_file() else ""
+        snapshots += sorted((folder / "snapshots").glob(commit or revision))
     return snapshots
 
 
@@ -700,8 +730,16 @@ def download(hub_id: str, revision: str, destination: Path) -> None:
 
 
 def model_name(name_or_directory: str | Path) -> str:
-    """The short name for logs: a name of BACKBONES, the last part of a hub id, or a directory's."""
+    """The short name for logs: a name of BACKBONES, the last part of a hub id, or a directory's.
+
+    A directory in a cache of the hub, such as models--org--name/snapshots/COMMIT, is called name. A
+    link is called as it is given, whatever it points to.
+    """
     name = str(name_or_directory)
-    if Path(name).is_dir():
-        return Path(name).resolve().name
-    return name.split("@")[0].split("/")[-1]
+    if not os.path.isdir(name):
+        return name.split("@")[0].split("/")[-1]
+    directory = Path(os.path.abspath(name))
+    for parent in directory.parents[:2]:
+        if parent.name.startswith("models--"):
+            return parent.name.split("--")[-1]
+    return directory.name

@@ -80,11 +80,11 @@ def test_fetch_is_a_whole_checked_file_or_nothing(server, tmp_path):
     destination = tmp_path / "new" / "folder" / "file"
     with pytest.raises(DownloadError):
         fetch(server.url + "/truncated", destination, SHA256)
-    assert os.listdir(destination.parent) == []
+    assert os.listdir(tmp_path) == []
 
     assert fetch(server.url + "/file", destination, SHA256) == destination
     assert destination.read_bytes() == CONTENT
-    assert os.listdir(destination.parent) == ["file"]
+    assert os.listdir(destination.parent) == ["file"] and os.listdir(tmp_path) == ["new"]
 
 
 @pytest.mark.parametrize("path, name, sha256, reason", [
@@ -259,7 +259,8 @@ def test_offline_without_data_is_a_download_error(server, tmp_path, monkeypatch)
 def test_cache_dir(monkeypatch):
     monkeypatch.setenv("HOME", "/home/somebody")
     home = "/home/somebody/.cache/typhoon"
-    for own, shared, expected in [("", "", home), ("", "/x", "/x/typhoon"), ("/t", "/x", "/t")]:
+    for own, shared, expected in [("", "", home), ("", "/x", "/x/typhoon"), ("/t", "/x", "/t"),
+                                  ("~/t", "", "/home/somebody/t"), ("", "~/.cache", home)]:
         monkeypatch.setenv("TYPHOON_CACHE", own)
         monkeypatch.setenv("XDG_CACHE_HOME", shared)
         assert glue_data.cache_dir() == Path(expected)

@@ -192,6 +192,9 @@ REFUSED = {  # files, what is said of them
     "a list": ({"tokenizer.json": "[]"}, "tokenizer.json"),
     "depth": ({"tokenizer.json": "[" * 90_000}, "tokenizer.json"),
     "no config": (UNCASED | {"tokenizer_config.json": ""}, "tokenizer_config.json .*JSON"),
+    "no Boolean": (UNCASED | {"tokenizer_config.json": '{"do_lower_case": "false"}'},
+                   "do_lower_case is 'false', it must be true or false"),
+    "an id that is no number": (changed("model", vocab={"a": 0.0}), "an id is no whole number"),
     "a list for a config": (UNCASED | {"tokenizer_config.json": "[1]"}, "tokenizer_config.json"),
 }
 
@@ -348,6 +351,16 @@ def test_token_frequency_counts_maskable_tokens_only(tokenizer):
     counts = {"the": 3, "storm": 2, "masked": 2, "a": 2, "b": 1, "wind": 1, "typhoon": 1}
     expected = torch.tensor([counts.get(token, 0) for token in TOKENS]).double() / 12
     torch.testing.assert_close(frequency, expected, rtol=0, atol=1e-15)
+
+
+def test_a_vocabulary_that_lacks_the_words_is_said_above_one_percent(tokenizer, capsys):
+    for unknown, said in ((1, False), (2, True)):
+        texts = [Example("the " * 99, None, 0)] + unknown * [Example("\u2603", None, 1)]
+        split = glue_data.encode_split(texts, tokenizer, 128)
+        glue_data.notice_unknown(split, tokenizer, "DIR")
+        printed = capsys.readouterr().out
+        assert printed.startswith("NOTICE: DIR: 2.0% of the training pieces are [UNK]") == said
+        assert printed.count("\n") == said
 
 
 def random_lengths(number: int) -> list[int]:

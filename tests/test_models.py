@@ -11,6 +11,7 @@ import random
 import shutil
 import struct
 import threading
+import time
 from pathlib import Path
 
 import numpy
@@ -19,11 +20,13 @@ import torch
 import torch.nn.functional as F
 
 import models
+import train
 from glue_data import DownloadError, Tokenizer, UserError
 
 GOLDEN = Path(__file__).resolve().parent / "golden" / "models"
 SENTENCES = json.loads((GOLDEN / "sentences.json").read_text())
 ALL = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
+SAMPLE = GOLDEN.parent.parent / "sample"
 HEADS = {"mlm": models.MaskedLM, "classifier": models.Classifier}
 
 
@@ -261,11 +264,12 @@ WORD = "bert.embeddings.word_embeddings.weight"
 
 @pytest.mark.parametrize("change, words", [
     ({"bert.encoder.layer.0.novelty.weight": torch.zeros(2)}, "novelty.weight' is no part of"),
-    ({"bert.encoder.layer.2.output.dense.bias": torch.zeros(8)}, "'encoder.layer.2.output."),
+    ({"bert.encoder.layer.2.output.dense.bias": torch.zeros(8)}, "layer.2.output.dense.bias' is no part"),
     ({"distilbert.transformer.layer.0.ffn.lin1.bias": torch.zeros(9)}, "is no part of the model"),
     ({"bert.embeddings.word_embeddings.bias": torch.zeros(8)}, "word_embeddings.bias' is no part"),
-    ({WORD: torch.zeros(44, 9)}, "size mismatch for encoder.word_embeddings.weight"),
-    ({"embeddings.word_embeddings.weight": torch.zeros(44, 8)}, "under two names"),
+    ({WORD: torch.zeros(44, 9)}, "'embeddings.word_embeddings.weight' has the shape (44, 9), by "
+     "config.json (44, 8), and 0 more tensors differ"),
+    ({"embeddings.word_embeddings.weight": torch.zeros(44, 8)}, "there under two names"),
     ({"module.bert.pooler.dense.bias": torch.zeros(8)}, "was saved from nn.DataParallel"),
 ])
 def test_refused_tensors(change, words, tmp_path):
@@ -273,19 +277,22 @@ def test_refused_tensors(change, words, tmp_path):
 
 
 @pytest.mark.parametrize("name, change, words", [
-    ("bert", {"model_type": "roberta"}, "model_type is 'roberta'"),
-    ("bert", {"model_type": "electra"}, "model_type is 'electra'"),
-    ("bert", {"model_type": "deberta-v2"}, "model_type is 'deberta-v2'"),
-    ("bert", {"hidden_act": "swish"}, "hidden_act is 'swish'"),
-    ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type is"),
-    ("bert", {"is_decoder": True}, "is_decoder is True"),
-    ("bert", {"hidden_size": None}, "hidden_size"),
-    ("bert", {"hidden_size": "8"}, "config.json"),
-    ("bert", {"vocab_size": -1}, "negative dimension"),
+    ("bert", {"model_type": "roberta"}, 'model_type is "roberta"; it must be "bert" or "distilb'),
+    ("bert", {"hidden_act": "swish"}, 'hidden_act is "swish"; it must be "gelu" or "gelu_new" or'),
+    ("bert", {"position_embedding_type": "relative_key"}, 'it must be "absolute"'),
+    ("bert", {"is_decoder": True}, "is_decoder is true; it must be false"),
+    ("bert", {"hidden_size": None}, "hidden_size is missing; it must be a whole number from 1 to"),
+    ("bert", {"hidden_size": "8"}, 'hidden_size is "8"; it must be a whole number'),
+    ("bert", {"type_vocab_size": 1}, "type_vocab_size is 1; it must be a whole number from 2 to"),
+    ("bert", {"hidden_act": "x" * 5000}, f'hidden_act is "{"x" * 39}; it must be'),
+    ("bert", {"num_attention_heads": 3}, "a multiple of the number of attention heads, 3"),
     ("bert", {"num_hidden_layers": 3}, "'encoder.layer.2.attention.self.query.weight' is missing"),
-    ("bert", {"num_attention_heads": 3}, "no multiple of the number"),
-    ("bert", {"hidden_dropout_prob": 1.5}, "1.5"),
-    ("distilbert", {"dim": None}, "hidden_size"),
+    ("bert", {"num_hidden_layers": 1}, "is no part of the model that config.json describes"),
+    ("bert", {"num_hidden_layers": 10 ** 6}, "1000000 layers, but there are only 46 tensors"),
+    ("bert", {"intermediate_size": 24}, "'encoder.layer.0.intermediate.dense.weight' has the shape "
+     "(12, 8), by config.json (24, 8), and 5 more tensors differ"),
+    ("distilbert", {"dim": None}, "dim is missing"),
+    ("distilbert", {"seq_classif_dropout": 1.5}, "seq_classif_dropout is 1.5; it must be a number"),
 ])
 def test_refused_configs(name, change, words, tmp_path):
     refused(checkpoint(tmp_path, name, **change), words)
@@ -294,7 +301,46 @@ def test_refused_configs(name, change, words, tmp_path):
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff\xfe{}", b"[" * 100_000])
 def test_a_config_that_is_no_json_object(content, tmp_path):
     (checkpoint(tmp_path) / "config.json").write_bytes(content)
-    refused(tmp_path, "config.json: cannot be used")
+    refused(tmp_path, "config.json: is no JSON object")
+
+
+ANYTHING = ["missing", "null", '"x"', '"1"', '"1e-12"', "[]", "{}", "true", "-1", "0", "0.5", "1.5",
+            "2.5", "NaN", "Infinity", "1e9", "1000000000", "1" + 400 * "0"]
+LEGITIMATE = {  # field: what of ANYTHING it may be in the sample's config.json
+    "model_type": ["missing"],  # before it had a name
+    "hidden_act": ["missing"],
+    "type_vocab_size": ["missing"],  # 2
+    "hidden_dropout_prob": ["missing", "0", "0.5"],
+    "attention_probs_dropout_prob": ["missing", "0", "0.5"],
+    "classifier_dropout": ["missing", "null", "0", "0.5"],
+    "layer_norm_eps": ["missing", "0.5"],
+    "initializer_range": ["missing", "0", "0.5"],
+    "tie_word_embeddings": ["missing", "true"],
+    "position_embedding_type": ["missing"],
+    "is_decoder": ["missing"],
+}
+
+
+@pytest.mark.parametrize("field", models.FIELDS)
+def test_config_json_with_anything_in_a_field(field, tmp_path, capsys):
+    """It ends well exactly where the value is legitimate: else with a short sentence, and soon."""
+    shutil.copytree(SAMPLE / "bert", tmp_path, dirs_exist_ok=True)
+    described = json.loads((tmp_path / "config.json").read_text())
+    described.pop(field, None)
+    others = json.dumps(described)[1:]
+    for value in ANYTHING:
+        added = "" if value == "missing" else f'"{field}": {value}, '
+        (tmp_path / "config.json").write_text("{" + added + others)
+        arguments = ["--data-dir", SAMPLE, "--model", tmp_path, "--task", "cola", "--mlm-epochs", 0]
+        if value in LEGITIMATE.get(field, []):
+            models.Classifier.from_pretrained(tmp_path)
+        else:
+            started = time.perf_counter()
+            assert train.main([*map(str, arguments), "--out", str(tmp_path / "runs")]) == 2, value
+            assert time.perf_counter() - started < 10, value
+            [said] = capsys.readouterr().err.splitlines()
+            assert len(said.replace(str(tmp_path), "")) < 300
+            assert "config.json" in said and "; " in said and said.isprintable()
 
 
 @pytest.mark.parametrize("file", [
@@ -744,10 +790,11 @@ def test_directories_come_first(hub, tmp_path, monkeypatch):
     monkeypatch.chdir(checkpoint(tmp_path / "tinybert").parent)
     assert models.find_model("tinybert") == Path("tinybert")
     assert models.find_model(GOLDEN / "bert") == GOLDEN / "bert"
-    assert models.model_name(GOLDEN / "bert") == "bert" and not hub
+    assert not hub
 
 
-@pytest.mark.parametrize("name", ["tinybird", "/no/such/directory", "a/b/c", str(GOLDEN / "x.bin")])
+@pytest.mark.parametrize("name", ["tinybird", "/no/such/directory", "a/b/c", "a/b@/c", "x" * 5000,
+                                  str(GOLDEN / "x.bin")])
 def test_what_is_no_name(name, hub):
     with pytest.raises(UserError, match="none of tinybert, distilbert, bert-base"):
         models.find_model(name)
@@ -779,23 +826,43 @@ def test_hub_names_in_the_cache(hub, tmp_path):
     assert not hub
     with pytest.raises(DownloadError):  # a revision that was asked for is never another one
         models.find_model(f"some/model@{'c' * 40}")
-    assert models.model_name("some/model@v1.0/x") == "model"
+    (tmp_path / "hf/hub/models--some--model/refs/main").write_text("")  # a write that was cut short
+    assert models.find_model("some/model") == main
     cached(tmp_path, "models--model", "d" * 40)  # only old names of known organisations
     with pytest.raises(DownloadError):
         models.find_model("another/model")
 
 
-def test_where_the_cache_is(hub, tmp_path, monkeypatch):
-    found = cached(tmp_path, "models--some--model", "a" * 40)
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hf" / "hub"))
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "elsewhere"))
-    assert models.find_model("some/model") == found
-    monkeypatch.delenv("HF_HUB_CACHE")
-    monkeypatch.delenv("HF_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / ".cache").mkdir()
-    (tmp_path / "hf").rename(tmp_path / ".cache" / "huggingface")
-    assert models.find_model("some/model").is_relative_to(tmp_path / ".cache")
+@pytest.mark.parametrize("variables, folder", [
+    ({"HF_HUB_CACHE": "~/hub", "HF_HOME": "~/other", "XDG_CACHE_HOME": "~/other"}, "hub"),
+    ({"HF_HOME": "~/hf", "XDG_CACHE_HOME": "~/other"}, "hf/hub"),
+    ({"HF_HOME": "", "XDG_CACHE_HOME": "~/xdg"}, "xdg/huggingface/hub"),
+    ({}, ".cache/huggingface/hub"),
+])
+def test_where_the_cache_is(variables, folder, hub, tmp_path, monkeypatch):
+    """As huggingface_hub has it."""
+    for variable in ("HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in (variables | {"HOME": str(tmp_path)}).items():
+        monkeypatch.setenv(variable, value)
+    found = checkpoint(tmp_path / folder / "models--some--model" / "snapshots" / ("a" * 40))
+    assert models.find_model("some/model") == found and not hub
+
+
+def test_the_name_of_a_model(tmp_path, monkeypatch):
+    """A directory's own; of a cache's, wherever it is, the name of its repository."""
+    names = {"new--york": "new--york", "models--bert-base-uncased/snapshots/1f": "bert-base-uncased",
+             "models--org--my-model/snapshots/1f": "my-model", "models--org--own.v1/1f": "own.v1"}
+    for folder, name in names.items():
+        (tmp_path / folder).mkdir(parents=True)
+        monkeypatch.chdir(tmp_path / folder)
+        for given in (tmp_path / folder, f"{tmp_path / folder}/", ".", "./"):
+            assert models.model_name(given) == name
+    (tmp_path / "link").symlink_to("models--org--my-model/snapshots/1f")
+    assert models.model_name(tmp_path / "link") == "link"
+    for hub_id, name in (("org/my-model", "my-model"), ("org/my-model@v1.0/x", "my-model"),
+                         ("bert-base", "bert-base")):
+        assert models.model_name(hub_id) == name
 
 
 @pytest.mark.parametrize("name", ["tinybert", "saved_by_5"])
@@ -823,4 +890,4 @@ def test_pinned_files_must_have_their_checksum(hub, tmp_path):
 def test_a_hub_that_refuses_everything(hub, tmp_path):
     with pytest.raises(DownloadError, match="config.json"):
         models.find_model("bert-base")
-    assert not list(tmp_path.rglob("config.json"))
+    assert not os.listdir(tmp_path)

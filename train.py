@@ -606,6 +606,8 @@ def read_inputs(task: str, folder: Path, backbone: Path, max_length: int, device
             glue_data.load_task(task, split, folder), tokenizer, max_length, device)
         for split in glue_data.SPLITS)
 
+    glue_data.notice_unknown(train, tokenizer, backbone)
+
     def fingerprints(files: dict[str, Path]) -> dict[str, str]:
         return {name: glue_data.sha256_of(path) for name, path in files.items()}
 

@@ -758,7 +758,7 @@ def study(options: Namespace) -> int:
         left = ""
         if durations:
             seconds = sum(durations) / len(durations) * (len(runs) - number + 1)
-            left = f", at most {timedelta(seconds=round(seconds))} left"
+            left = f", about {timedelta(seconds=round(seconds))} left"
         print(f"[{number}/{len(runs)}] {name}: {settings.device}, {torch.get_num_threads()} "
               f"threads{left}", flush=True)
         with claim(path) as free:

@@ -6,8 +6,7 @@
     metrics      metrics                      accuracy, F1, Matthews correlation
     fetching     fetch_task, fetch            where the files come from
 
-N examples, B in a batch, T positions, V token types.
-Sources: [A] the paper's abstract, [C] its authors' 2023 code, [D] ours.
+N examples, B in a batch, T positions, V token types. [A] the abstract, [C] the 2023 code, [D] ours.
 """
 from __future__ import annotations
 
@@ -16,7 +15,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import string
 import unicodedata
 import zipfile
@@ -28,7 +26,6 @@ from urllib.request import urlopen
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from tqdm import tqdm
 
 
 class UserError(Exception):
@@ -76,16 +73,13 @@ def task_files(task: str, data_dir: str | Path) -> dict[str, Path]:
 
 
 def load_task(task: str, split: str, data_dir: str | Path) -> list[Example]:
-    """The examples of "mrpc" or "cola", split "train" or "dev", in the file's order.
-
-    MRPC has a header; CoLA has none, and the columns source, label, mark, sentence. Tabs separate,
-    quotes are ordinary characters. Raises UserError naming file and line.
-    """
+    """The examples of "mrpc" or "cola", split "train" or "dev", in the file's order. Tabs separate,
+    quotes are ordinary characters. UserError names file and line."""
     path = Path(data_dir, TASKS[task].folder, f"{split}.tsv")
     numbered = enumerate(read_lines(path), 1)
     if task == "mrpc" and next(numbered)[1] != MRPC_HEADER:
         raise UserError(f"{path}:1: the first line must be {MRPC_HEADER!r}; add it")
-    columns, label_column = (5, 0) if task == "mrpc" else (4, 1)
+    columns, label_column = (5, 0) if task == "mrpc" else (4, 1)  # CoLA: source, label, mark, text
     examples = []
     for number, line in numbered:
         fields = line.split("\t")
@@ -167,13 +161,12 @@ class Tokenizer:
     def __init__(self, vocabulary: dict[str, int], added_tokens: Sequence[str] = (),
                  lowercase: bool = True, strip_accents: bool | None = None,
                  handle_chinese_chars: bool = True):
-        """vocabulary: token -> id, 0 to V - 1.  added_tokens: those of it found whole in a text.
-        strip_accents None: as lowercase.  handle_chinese_chars: each is a word of its own."""
+        """vocabulary: token -> id, 0 to V - 1.  added_tokens: those of it found whole in a text."""
         self.vocabulary = vocabulary
         self.tokens = sorted(vocabulary, key=vocabulary.__getitem__)  # id -> token
         self.lowercase = lowercase
         self.strip_accents = lowercase if strip_accents is None else strip_accents
-        self.handle_chinese_chars = handle_chinese_chars
+        self.handle_chinese_chars = handle_chinese_chars  # each is a word of its own
         self.pad_id, self.unknown_id = vocabulary["[PAD]"], vocabulary["[UNK]"]
         self.cls_id, self.sep_id = vocabulary["[CLS]"], vocabulary["[SEP]"]
         self.mask_id = vocabulary["[MASK]"]
@@ -229,10 +222,8 @@ class Tokenizer:
         return text.lower() if self.lowercase else text
 
     def pieces(self, text: str) -> list[tuple[int, int]]:
-        """A text's pieces, each as its id and the number of its word.
-
-        Words end at white space; punctuation marks and added tokens are words of their own.
-        """
+        """A text's pieces, each as its id and the number of its word. Words end at white space;
+        punctuation marks and added tokens are words of their own."""
         text = self.normalise(text)
         words = []  # each as a list of ids
         for part in self.added_pattern.split(text) if self.added else [text]:
@@ -291,18 +282,17 @@ def read_tokenizer(files: dict[str, Path]) -> tuple[dict, list, dict]:
     else:
         tokens = "\n".join(read_lines(files["vocab.txt"])).rstrip("\n").split("\n")
         vocabulary = {token: number for number, token in enumerate(tokens)}
-        options = {}
         decoder = config.get("added_tokens_decoder", {})  # id, a string -> token
         added = [entry | {"id": int(number)} for number, entry in decoder.items()]
+        options = {}
     for option, key in OPTIONS.items():  # tokenizer_config.json has the last word
         if config.get(key) is not None:
             options[option] = config[key]
-            if not isinstance(config[key], bool):
-                raise ValueError(f"{key} is {config[key]!r:.40}, it must be true or false")
+        if options.get(option) not in (None, True, False):
+            raise ValueError(f"{key} is {options[option]!r:.40}, it must be true or false")
     vocabulary |= {entry["content"]: entry["id"] for entry in added}
-    if any(type(number) is not int for number in vocabulary.values()):
-        raise ValueError("an id is no whole number")
-    if sorted(vocabulary.values()) != list(range(len(vocabulary))):
+    ids = sorted(vocabulary.values())
+    if ids != list(range(len(ids))) or set(map(type, ids)) != {int}:
         raise ValueError("its ids are not 0, 1, 2 and so on: is a token there twice?")
     return vocabulary, [entry["content"] for entry in added if not entry["special"]], options
 
@@ -361,13 +351,12 @@ def token_frequency(split: EncodedSplit, vocabulary_size: int) -> torch.Tensor:
 
 
 def notice_unknown(split: EncodedSplit, tokenizer: Tokenizer, directory: str | Path) -> None:
-    """Say so where more than 1% of the pieces are [UNK]: a vocabulary that was cut short, or one of
-    another language, looks like any other."""
+    """A vocabulary that was cut short looks like any other, but for the words that it lacks."""
     unknown = split.ids[split.words >= 0] == tokenizer.unknown_id
     share = unknown.double().mean().item()
     if share > 0.01:
         print_once(f"NOTICE: {directory}: {share:.1%} of the training pieces are [UNK], words that "
-                   "the vocabulary cannot spell; is it whole, and of this language?")
+                   "its vocabulary cannot spell; is it whole, and of this language?")
 
 
 def epoch_batches(lengths: Sequence[int], batch_size: int,
@@ -375,9 +364,8 @@ def epoch_batches(lengths: Sequence[int], batch_size: int,
     """One epoch's batches, as lists of rows: every example exactly once.
 
     With a generator (on the CPU), for training: all examples are shuffled; each window of 50
-    batches is sorted by length; the batches are shuffled. So a batch holds sentences of like
-    length, and next to no padding. [D: the 2023 code only shuffles]
-    None, for evaluation: by length, shortest first.
+    batches is sorted by length, for next to no padding [D: the 2023 code only shuffles]; the
+    batches are shuffled. None, for evaluation: by length, shortest first.
     """
     def split(rows: list[int], size: int) -> list[list[int]]:
         return [rows[i:i + size] for i in range(0, len(rows), size)]
@@ -449,38 +437,37 @@ def fetch_task(task: str) -> Path:
 
 
 def fetch(url: str, destination: str | Path, sha256: str | None = None) -> Path:
-    """Download url to destination, unless something is there. Raises DownloadError.
-
-    The name appears when the file is whole and checked, and so do directories that it needs; until
-    then it is in a temporary one beside them.
-    """
+    """Download url to destination, unless something is there. DownloadError: it is not there now,
+    and neither is anything else."""
     destination = Path(destination)
     if os.path.exists(destination):
         return destination
     try:
         if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
             raise OSError("HF_HUB_OFFLINE is set")
-        existing = next(folder for folder in destination.parents if folder.exists())
-        with TemporaryDirectory(dir=existing, prefix="typhoon-partial-") as temporary:
-            partial = Path(temporary, destination.name)
-            with urlopen(url, timeout=SILENCE) as response, partial.open("wb") as file:
-                size = int(response.headers["Content-Length"] or 0)
-                with tqdm.wrapattr(file, "write", size, desc=partial.name, disable=None) as bar:
-                    shutil.copyfileobj(response, bar)
-            content = partial.read_bytes()
-            if len(content) < size:
-                raise OSError(f"only {len(content)} of {size} bytes came")
-            if content[:100].strip()[:1] in (b"", b"<"):
-                raise OSError("nothing, or a web page, came in its place")
-            if sha256 and sha256_of(partial) != sha256:
-                raise OSError(f"its sha256 is not {sha256}")
-            destination.parent.mkdir(parents=True, exist_ok=True)
-            partial.replace(destination)
+        print(f"downloading {url}", flush=True)
+        with urlopen(url, timeout=SILENCE) as response:
+            content = response.read()  # raises where less comes than was announced
+        if content[:100].strip()[:1] in (b"", b"<"):
+            raise OSError("nothing, or a web page, came in its place")
+        if sha256 and hashlib.sha256(content).hexdigest() != sha256:
+            raise OSError(f"its sha256 is not {sha256}")
+        write_whole(destination, content)
     except Exception as error:  # networks, proxies and disks fail in more ways than can be listed
         raise DownloadError(
             f"{url} cannot be downloaded to {destination} ({error!s:.200}); check the network, the "
             "proxy variables and the disk, or put the file there by hand") from error
     return destination
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """The file, and the directories that it needs, appear when it is whole, or not at all."""
+    existing = next(folder for folder in path.parents if folder.exists())
+    with TemporaryDirectory(dir=existing, prefix="typhoon-partial-") as temporary:
+        partial = Path(temporary, path.name)
+        partial.write_bytes(content)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.replace(path)
 
 
 def unpack(task: str, folder: Path) -> None:
@@ -500,11 +487,8 @@ def unpack(task: str, folder: Path) -> None:
                 ids = tuple(row.split("\t")[1:3])
                 lines["dev" if ids in dev_ids else "train"].append(row)
             contents = {split: "\n".join(lines[split]).encode() for split in SPLITS}
-        with TemporaryDirectory(dir=folder, prefix="partial-") as temporary:
-            for split, content in contents.items():
-                partial = Path(temporary, split)
-                partial.write_bytes(content)
-                partial.replace(folder / f"{split}.tsv")
+        for split, content in contents.items():
+            write_whole(folder / f"{split}.tsv", content)
     except Exception as error:  # a damaged archive alone fails in many ways
         raise UserError(f"{folder}: what was downloaded cannot be unpacked ({error!s:.200}); "
                         "delete it and try again") from error

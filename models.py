@@ -1,7 +1,5 @@
 """The backbones: BERT, TinyBERT and DistilBERT as one Encoder, and the study's models on top of it.
 
-Read in this order:
-
     Config, Encoder     the architecture; the pooler belongs to the encoder, and stays
     MaskedLM            stage 1: predict the tokens at the selected positions
     MAELM               stage 1 without [MASK] in the encoder: encode, place, decode, predict
@@ -13,17 +11,15 @@ Shapes: B sequences of T positions, S selected positions in a batch, H the width
 """
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
 import re
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import numpy
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -326,33 +322,32 @@ class Classifier(nn.Module):
 
 # ---- Reading a checkpoint ------------------------------------------------------------------------
 
-COUNT, SHARE = (1, 10 ** 7), (0.0, 0.99)
-FIELDS = {  # of Config: its key in DistilBERT's config.json; a list of its values, or their range
+COUNT, SHARE = (1, 10 ** 7), (0.0, 0.99)  # from, to
+FIELDS = {  # of Config: its key in DistilBERT's config.json; the values that it may have
     "model_type": ("model_type", ["bert", "distilbert"]),
     "vocab_size": ("vocab_size", COUNT),
     "hidden_size": ("dim", COUNT),
-    "num_hidden_layers": ("n_layers", COUNT),
+    "num_hidden_layers": ("n_layers", (1, 1000)),
     "num_attention_heads": ("n_heads", COUNT),
     "intermediate_size": ("hidden_dim", COUNT),
     "max_position_embeddings": ("max_position_embeddings", COUNT),
-    "type_vocab_size": ("type_vocab_size", (2, 10 ** 7)),  # a pair has two segments
+    "type_vocab_size": (None, (2, 1000)),  # a pair has two segments
     "hidden_act": ("activation", list(ACTIVATIONS)),
     "hidden_dropout_prob": ("dropout", SHARE),
     "attention_probs_dropout_prob": ("attention_dropout", SHARE),
-    "classifier_dropout": ("seq_classif_dropout", SHARE),
-    "layer_norm_eps": ("layer_norm_eps", (1e-20, 1.0)),
+    "classifier_dropout": ("seq_classif_dropout", SHARE),  # or null
+    "layer_norm_eps": (None, (1e-20, 1.0)),
     "initializer_range": ("initializer_range", (0.0, 1.0)),
     "tie_word_embeddings": ("tie_word_embeddings", [True, False]),
     "position_embedding_type": ("position_embedding_type", ["absolute"]),  # these two: no others
     "is_decoder": ("is_decoder", [False]),
 }
+# What older files do not say:
 UNSAID = {"model_type": "bert", "position_embedding_type": "absolute", "is_decoder": False}
-DISTILBERT = {"type_vocab_size": 0, "layer_norm_eps": 1e-12}  # whatever its config.json says
-# Our module: its name in BERT and TinyBERT, in DistilBERT. Encoders have a prefix there, "bert.".
-MODULES = {
+MODULES = {  # ours: in BERT and TinyBERT, in DistilBERT; encoders have a prefix there, "bert."
     "encoder.word_embeddings": ("embeddings.word_embeddings", "embeddings.word_embeddings"),
-    "encoder.position_embeddings": ("embeddings.position_embeddings",
-                                    "embeddings.position_embeddings"),
+    "encoder.position_embeddings": (
+        "embeddings.position_embeddings", "embeddings.position_embeddings"),
     "encoder.segment_embeddings": ("embeddings.token_type_embeddings", None),
     "encoder.embedding_norm": ("embeddings.LayerNorm", "embeddings.LayerNorm"),
     "encoder.pooler": ("pooler.dense", None),
@@ -372,74 +367,62 @@ LAYER_MODULES = {  # in "encoder.layers.N.": in "encoder.layer.N.", in "transfor
     "feed_forward_output": ("output.dense", "ffn.lin2"),
     "feed_forward_norm": ("output.LayerNorm", "output_layer_norm"),
 }
-# Index buffers, heads for next sentences and for questions, the layers of TinyBERT's distillation,
-# a copy of cls.predictions.decoder.bias.
-UNUSED_KEYS = re.compile(r"embeddings\.(position_ids|token_type_ids)"
-                         r"|(cls\.seq_relationship|qa_outputs|fit_dense(s\.\d+)?)\.(weight|bias)"
-                         r"|cls\.predictions\.bias")
-DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
-          "I64": torch.int64}  # I64: index buffers
+# What may not be missing, nor be there in vain: of encoders all but the pooler and index buffers.
+ENCODER = re.compile(r"(encoder|embeddings|transformer)\.(?!pooler|position_ids|token_type_ids)")
+DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64,  # index buffers
+}
 
 
 def read_config(path: Path) -> Config:
-    """config.json of BERT or DistilBERT; what it leaves out is Config's default, if there is one.
-
-    UserError names the field that is missing or wrong, and says what it must be.
-    """
+    """config.json; what it leaves out is Config's default. UserError: a field is not as it must."""
     try:
         described = UNSAID | json.loads(path.read_text(encoding="utf-8-sig"))
     except Exception as error:  # no file, no JSON, no object
         raise UserError(f"{path}: is no JSON object ({type(error).__name__}: {error!s:.80}); "
                         "get it again") from error
     distilbert = described["model_type"] == "distilbert"
-    values = dict(DISTILBERT) if distilbert else {}
+    values = {}
     for name, (distilbert_key, must) in FIELDS.items():
         key = distilbert_key if distilbert else name
-        value = described.get(key, getattr(Config, name, None))
-        if name in values or (name == "classifier_dropout" and value is None):
-            continue
-        if not fits(value, must):
-            found = json.dumps(value) if key in described else "missing"
-            raise UserError(f"{path}: {key} is {found:.40}; it must be {in_words(must)}")
-        values[name] = value
-    if values["hidden_size"] % values["num_attention_heads"]:
-        raise UserError(f"{path}: the width is {values['hidden_size']}; it must be a multiple of "
-                        f"the number of attention heads, {values['num_attention_heads']}")
+        values[name] = described.get(key, getattr(Config, name, "missing"))
+        if name != "classifier_dropout" or values[name] is not None:
+            check(f"{path}: {key}", values[name], must)
+    width, heads = values["hidden_size"], values["num_attention_heads"]
+    if width % heads:
+        raise UserError(f"{path}: the width is {width}; it must be a multiple of the number of "
+                        f"attention heads, {heads}")
+    if distilbert:
+        values["type_vocab_size"] = 0  # it has no segments
     del values["position_embedding_type"], values["is_decoder"]
     return Config(**values)
 
 
-def fits(value: object, must: list | tuple) -> bool:
-    """Whether a value of config.json is one of a list, or a number from the one to the other."""
+def check(field: str, value: object, must: list | tuple) -> None:
+    """UserError: the value is none of a list, or no number from the one to the other."""
     if isinstance(must, list):
-        return type(value) is type(must[0]) and value in must
-    low, high = must
-    return type(value) in (int, type(low)) and low <= value <= high  # True and NaN never are
-
-
-def in_words(must: list | tuple) -> str:
-    if isinstance(must, list):
-        return " or ".join(map(json.dumps, must))
-    kind = "a whole number" if type(must[0]) is int else "a number"
-    return f"{kind} from {must[0]} to {must[1]}"
-
-
-def find_weights(directory: str | Path) -> Path:
-    """model.safetensors, else pytorch_model.bin. UserError says what is there instead."""
-    for name in ("model.safetensors", "pytorch_model.bin"):
-        if Path(directory, name).is_file():
-            return Path(directory, name)
-    there = ", ".join(sorted(path.name for path in Path(directory).glob("*")))
-    raise UserError(f"{directory}: has no model.safetensors and no pytorch_model.bin, only "
-                    f"{there:.200}; weights of TensorFlow or Flax, or split into several files, "
-                    "load with transformers 4 (from_tf=True, from_flax=True) and save in one "
-                    "file, with save_pretrained(directory, max_shard_size='100GB')")
+        fits = type(value) is type(must[0]) and value in must
+        words = " or ".join(map(json.dumps, must))
+    else:
+        low, high = must
+        fits = type(value) in (int, type(low)) and low <= value <= high  # True and NaN never do
+        words = f"a {'whole ' if type(low) is int else ''}number from {low} to {high}"
+    if not fits:
+        raise UserError(f"{field} is {json.dumps(value):.40}; it must be {words}")
 
 
 def backbone_files(directory: str | Path) -> dict[str, Path]:
-    """The files that are read of a model, by name. UserError: weights or tokenizer are missing."""
-    config, weights = Path(directory, "config.json"), find_weights(directory)
-    return {config.name: config, weights.name: weights} | tokenizer_files(directory)
+    """What is read of a model, by name: config.json, the weights, the tokenizer. UserError: there
+    are no weights, or no tokenizer."""
+    directory = Path(directory)
+    for weights in ("model.safetensors", "pytorch_model.bin"):
+        if (directory / weights).is_file():
+            ours = {name: directory / name for name in ("config.json", weights)}
+            return ours | tokenizer_files(directory)
+    there = ", ".join(sorted(path.name for path in directory.glob("*")))
+    raise UserError(f"{directory}: has no model.safetensors and no pytorch_model.bin, only "
+                    f"{there:.200}; save the weights with transformers, in one file")
 
 
 def read_checkpoint(path: Path) -> dict[str, Tensor]:
@@ -449,7 +432,8 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
             stored = read_safetensors(path)
         else:  # weights_only: code in a pickle never runs
             stored = torch.load(path, map_location="cpu", weights_only=True)
-        return {key: torch.empty(tensor.shape).copy_(tensor) for key, tensor in stored.items()}
+        return {str(key): torch.empty(tensor.shape).copy_(tensor)
+                for key, tensor in stored.items()}
     except Exception as error:  # damaged and hostile files fail in more ways than can be listed
         raise UserError(f"{path.parent}: is no whole checkpoint ({path.name}: "
                         f"{type(error).__name__}); get it again") from error
@@ -457,16 +441,15 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
     """The file: its header's size in 8 bytes, the header in JSON, the tensors' numbers."""
-    content = numpy.fromfile(path, dtype=numpy.uint8)
-    header_end = 8 + int.from_bytes(content[:8].tobytes(), "little")
-    header = json.loads(content[8:header_end].tobytes())
+    content = memoryview(path.read_bytes())
+    header_end = 8 + int.from_bytes(content[:8], "little")
+    header, body = json.loads(bytes(content[8:header_end])), content[header_end:]
     header.pop("__metadata__", None)
-    body = content[header_end:]
     tensors = {}
     for key, entry in header.items():
         begin, end = entry["data_offsets"]
-        data = torch.from_numpy(body[begin:end].copy())  # aligned, as it is a copy
-        tensors[key] = data.view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
+        numbers = torch.frombuffer(bytearray(body[begin:end]), dtype=DTYPES[entry["dtype"]])
+        tensors[key] = numbers.reshape(entry["shape"])
     return tensors
 
 
@@ -477,94 +460,68 @@ def checkpoint_keys(config: Config) -> dict[str, str]:
     for number in range(config.num_hidden_layers):
         for ours, theirs in LAYER_MODULES.items():
             modules[f"encoder.layers.{number}.{ours}"] = f"{stack}.layer.{number}.{theirs[column]}"
-    return {f"{ours}.{kind}": f"{theirs}.{kind}"
-            for ours, theirs in modules.items() for kind in ("weight", "bias")
-            if kind == "weight" or not ours.endswith("embeddings")}
+    keys = {}
+    for ours, theirs in modules.items():
+        keys[f"{ours}.weight"] = f"{theirs}.weight"
+        keys[f"{ours}.bias"] = f"{theirs}.bias"
+    return keys
 
 
-def misfit(directory: str | Path, what: str) -> UserError:
-    return UserError(f"{directory}: {what}; give a whole checkpoint, all files from one place")
-
-
-def rename_keys(directory: str | Path, tensors: dict[str, Tensor],
-                config: Config) -> dict[str, Tensor]:
-    """A checkpoint's tensors by our names, without the unused ones. UserError: one has no name."""
-    if config.num_hidden_layers > len(tensors):
-        raise misfit(directory, f"config.json says {config.num_hidden_layers} layers, but there "
-                     f"are only {len(tensors)} tensors")
+def rename_keys(tensors: dict[str, Tensor], config: Config) -> dict[str, Tensor]:
+    """A checkpoint's tensors by our names; what we have no name for keeps its own."""
     names = {key: name for name, key in checkpoint_keys(config).items()}
-    if "cls.predictions.decoder.bias" not in tensors:  # its older name
-        names["cls.predictions.bias"] = "predict.output.bias"
+    names["cls.predictions.bias"] = "predict.output.bias"  # its older name
     renamed = {}
     for key, tensor in tensors.items():
         plain = key.removeprefix(f"{config.model_type}.")
         plain = plain.replace(".gamma", ".weight").replace(".beta", ".bias")
-        if plain in names:
-            if names[plain] in renamed:
-                raise misfit(directory, f"{key!r:.100} is there under two names")
-            renamed[names[plain]] = tensor
-        elif plain.startswith("module."):
-            raise misfit(directory, f"{key!r:.100} was saved from nn.DataParallel, save its .module")
-        elif not UNUSED_KEYS.fullmatch(plain):
-            raise misfit(
-                directory, f"{key!r:.100} is no part of the model that config.json describes")
+        renamed[names.get(plain, plain)] = tensor
     return renamed
 
 
 def load(directory: str | Path, make_model: Callable[[Config, Tokenizer], nn.Module]) -> nn.Module:
     """make_model(config, tokenizer) with the weights of a checkpoint, as float32.
 
-    Nothing is silent: every key of the file is used, belongs to a head that this model has not, or
-    is one of UNUSED_KEYS; what the file lacks of pooler and heads is newly initialised, named in
-    one line, printed once, and kept as model.newly_initialised. Anything else is a UserError. A
-    classifier with the right number of labels is taken over.
+    Every tensor of an encoder is taken over, or it is a UserError. Pooler and heads are taken over
+    where they fit, else newly initialised: these are named in one line, printed once, and kept as
+    model.newly_initialised.
     """
-    weights, config = find_weights(directory), Config.from_pretrained(directory)
-    tokenizer = Tokenizer.from_pretrained(directory)
-    found = rename_keys(directory, read_checkpoint(weights), config)
-    tokens, rows = len(tokenizer.tokens), config.vocab_size
-    if tokens > rows:
-        raise misfit(directory, f"its tokenizer has {tokens} tokens, but the model only {rows}")
-
-    # 1. The output matrix is the word embeddings, unless the file has another one.
-    words, output = "encoder.word_embeddings.weight", "predict.output.weight"
-    if words in found and config.tie_word_embeddings:
-        if not torch.equal(found.setdefault(output, found[words]), found[words]):
-            print_once(f"{directory}: the MLM head's matrix is not the word embeddings: not tied")
-            config = replace(config, tie_word_embeddings=False)
-
-    # 2. A model without numbers, to compare with what is there.
-    with torch.device("meta"):
+    _, weights, *_ = backbone_files(directory).values()
+    config, tokenizer = Config.from_pretrained(directory), Tokenizer.from_pretrained(directory)
+    found = rename_keys(read_checkpoint(weights), config)
+    with torch.device("meta"):  # shapes without numbers
         model = make_model(config, tokenizer)
-    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    for name in ("classifier.weight", "classifier.bias"):
-        if name in found and found[name].shape[:1] != shapes.get(name, ())[:1]:
-            del found[name]  # for another number of labels
-    keys = checkpoint_keys(config)
-    differing = [name for name in shapes
-                 if name in found and shapes[name] != tuple(found[name].shape)]
-    if differing:
-        name, *others = differing
-        raise misfit(directory, f"{keys[name]!r} has the shape {tuple(found[name].shape)}, by "
-                     f"config.json {shapes[name]}, and {len(others)} more tensors differ")
-    missing = [name for name in shapes if name not in found]
-    for name in missing:
-        if name.startswith("encoder.") and "pooler" not in name:
-            raise misfit(directory, f"{keys[name]!r} is missing")
-    if tokens < rows:
-        print_once(f"{directory}: {rows} embeddings for {tokens} tokens; the rest is never used")
 
-    # 3. Pooler and heads that are missing are new.
-    new = {name: torch.empty(shapes[name]) for name in missing}
+    # 1. Compare the shapes that are there with those that must be.
+    keys = checkpoint_keys(config)
+    there = {name: tuple(tensor.shape) for name, tensor in found.items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
+    tokens, rows = len(tokenizer.tokens), config.vocab_size  # more rows are padding
+    wrong = []
+    for name in shapes | there:
+        found_shape = there.get(name, "missing")
+        right_shape = shapes.get(name, "there is no such tensor")
+        if ENCODER.match(name) and found_shape != right_shape:
+            key = keys.get(name, name)
+            wrong.append(f"{key:.99} is {found_shape}, by config.json {right_shape}")
+    if tokens > rows:
+        wrong.append(f"the tokenizer has {tokens} tokens, the model only {rows} embeddings")
+    if wrong:
+        raise UserError(f"{directory}: {wrong[0]} (the first of {len(wrong)} misfits); give a "
+                        "whole checkpoint, all files from one place")
+
+    # 2. Take over what fits. Pooler and heads that do not are new.
+    new = {name: torch.empty(shape)
+           for name, shape in shapes.items() if shape != there.get(name)}
     initialise(new, config)
-    state = {name: nn.Parameter(new[name] if name in new else found[name]) for name in shapes}
-    if config.tie_word_embeddings and output in shapes:
-        state[output] = state[words]
-    model.load_state_dict(state, assign=True)
-    new_keys = {keys.get(name, name.split(".")[0] + ".*"): None for name in missing}
-    model.newly_initialised = list(new_keys)  # parts without a key once: "decoder.*" for MAE-LM's
-    if missing:
-        print_once(f"{directory}: newly initialised: {', '.join(new_keys)}")
+    fitting = {name: found[name] for name in shapes if name not in new}
+    model.load_state_dict(fitting | new, strict=False, assign=True)
+    if config.tie_word_embeddings and hasattr(model, "predict"):
+        model.predict.output.weight = model.encoder.word_embeddings.weight
+    new_keys = [keys.get(name, name.split(".")[0] + ".*") for name in new]
+    model.newly_initialised = list(dict.fromkeys(new_keys))  # "decoder.*", of MAE-LM, once
+    if new:
+        print_once(f"{directory}: newly initialised: {', '.join(model.newly_initialised)}")
     files = tokenizer_files(directory)
     model.tokenizer_files = {name: path.read_bytes() for name, path in files.items()}  # for `save`
     return model
@@ -573,40 +530,30 @@ def load(directory: str | Path, make_model: Callable[[Config, Tokenizer], nn.Mod
 # ---- Saving --------------------------------------------------------------------------------------
 
 def save(model: nn.Module, directory: str | Path, architecture: str) -> None:
-    """Make a new directory with config.json, model.safetensors and the tokenizer's files.
+    """A new directory with config.json, model.safetensors and the tokenizer's files, or nothing.
 
-    transformers 4 and 5 load it as (Distil)Bert + architecture. It takes its name when it is whole.
-    UserError: something has the name already, or the disk refuses.
+    transformers 4 and 5 load it as (Distil)Bert + architecture. UserError: the name is taken.
     """
-    directory = Path(directory)
+    directory, config = Path(directory), model.config
     if os.path.lexists(directory):
         raise UserError(f"{directory}: is there already; give a new name")
-    try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".saving-", dir=directory.parent) as temporary:
-            new = Path(temporary, "new")  # with the usual permissions, as `temporary` has not
-            new.mkdir()
-            description = describe(model, architecture)
-            (new / "config.json").write_text(json.dumps(description, indent=2) + "\n")
-            write_safetensors(new / "model.safetensors", checkpoint_tensors(model, architecture))
-            for name, content in getattr(model, "tokenizer_files", {}).items():
-                (new / name).write_bytes(content)
-            new.rename(directory)
-    except OSError as error:
-        raise UserError(f"{directory}: cannot be written ({error.strerror}); "
-                        "give another directory") from error
-
-
-def describe(model: nn.Module, architecture: str) -> dict:
-    """What config.json says of a model, in the words of its family."""
-    distilbert = model.config.model_type == "distilbert"
-    description = {FIELDS[name][0] if distilbert else name: value
-                   for name, value in asdict(model.config).items() if value is not None}
+    distilbert = config.model_type == "distilbert"
     family = "DistilBert" if distilbert else "Bert"
-    description["architectures"] = [family + architecture]
-    if architecture == "ForSequenceClassification":
-        description["num_labels"] = model.num_labels
-    return description
+    described = {"architectures": [family + architecture],
+                 "num_labels": getattr(model, "num_labels", 2)}
+    for name, value in asdict(config).items():
+        key = FIELDS[name][0] if distilbert else name
+        if key and value is not None:
+            described[key] = value
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".saving-", dir=directory.parent) as temporary:
+        new = Path(temporary, "new")  # with the usual permissions, as `temporary` has not
+        new.mkdir()
+        (new / "config.json").write_text(json.dumps(described, indent=2) + "\n")
+        write_safetensors(new / "model.safetensors", checkpoint_tensors(model, architecture))
+        for name, content in getattr(model, "tokenizer_files", {}).items():
+            (new / name).write_bytes(content)
+        new.rename(directory)
 
 
 def checkpoint_tensors(model: nn.Module, architecture: str) -> dict[str, Tensor]:
@@ -614,9 +561,8 @@ def checkpoint_tensors(model: nn.Module, architecture: str) -> dict[str, Tensor]
     keys, tensors = checkpoint_keys(model.config), {}
     for name, parameter in model.named_parameters():
         prefix = f"{model.config.model_type}." if name.startswith("encoder.") else ""
-        tensors[prefix + keys[name]] = parameter.detach().float().cpu()
-    if architecture == "ForMaskedLM":
-        tensors = {key: tensor for key, tensor in tensors.items() if "pooler" not in key}
+        if "pooler" not in name or architecture != "ForMaskedLM":
+            tensors[prefix + keys[name]] = parameter.detach().float().cpu()
     if "cls.predictions.decoder.bias" in tensors:  # BertForMaskedLM has both
         tensors["cls.predictions.bias"] = tensors["cls.predictions.decoder.bias"]
     return tensors
@@ -624,11 +570,11 @@ def checkpoint_tensors(model: nn.Module, architecture: str) -> dict[str, Tensor]
 
 def write_safetensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """See read_safetensors. Every tensor is float32."""
-    header, position = {"__metadata__": {"format": "pt"}}, 0
+    header, end = {"__metadata__": {"format": "pt"}}, 0
     for key, tensor in tensors.items():
-        offsets = [position, position + tensor.nbytes]
-        header[key] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": offsets}
-        position += tensor.nbytes
+        begin, end = end, end + tensor.nbytes
+        header[key] = {
+            "dtype": "F32", "shape": list(tensor.shape), "data_offsets": [begin, end]}
     encoded = json.dumps(header).encode()
     encoded += b" " * (-len(encoded) % 8)  # so that the tensors are aligned
     with path.open("wb") as file:
@@ -644,13 +590,15 @@ BACKBONES = {  # name: id on the Hugging Face hub @ revision
     "distilbert": "distilbert/distilbert-base-uncased@12040accade4e8a0f71eabdb258fecc2e7e948be",
     "bert-base": "google-bert/bert-base-uncased@86b5e0934494bd15c9632b12f734a8a67f723594",
 }
-SHA256 = {  # of their files, where it is known; the three have one vocabulary
-    "vocab.txt": dict.fromkeys(BACKBONES.values(),
-                 "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"),
-    "model.safetensors": {
-        BACKBONES["distilbert"]: "5e3f1108e3cb34ee048634875d8482665b65ac713291a7e32396fb18f6ff0063",
-        BACKBONES["bert-base"]: "68d45e234eb4a928074dfd868cead0219ab85354cc53d20e772753c6bb9169d3",
-    },
+SHA256 = {  # of their model.safetensors; TinyBERT has none
+    BACKBONES["distilbert"]: "5e3f1108e3cb34ee048634875d8482665b65ac713291a7e32396fb18f6ff0063",
+    BACKBONES["bert-base"]: "68d45e234eb4a928074dfd868cead0219ab85354cc53d20e772753c6bb9169d3",
+}
+FILES = {  # of a model: what can be in its place, "" if nothing need be
+    "config.json": None,
+    "tokenizer_config.json": "",
+    "vocab.txt": "tokenizer.json",
+    "model.safetensors": "pytorch_model.bin",
 }
 HUB_NAME = re.compile(r"([\w.-]+/[\w.-]+)(?:@(\w[\w./-]*))?")
 ONCE_WITHOUT_ORGANISATION = ("google-bert", "distilbert")  # older caches: models--bert-base-uncased
@@ -660,26 +608,22 @@ def find_model(name_or_directory: str | Path) -> Path:
     """The directory of a backbone: a directory, a name of BACKBONES, org/name or org/name@revision.
 
     A name is looked up in the user's Hugging Face cache and in ours, and downloaded into ours
-    otherwise. HF_HUB_CACHE, HF_HOME and HF_ENDPOINT are honoured as Hugging Face's tools do.
-    UserError: no such name. DownloadError: the hub cannot be reached, or does not have it.
+    otherwise. UserError: no such name. DownloadError: the hub cannot be reached, or has it not.
     """
     name = str(name_or_directory)
     if os.path.isdir(name):
         return Path(name)
     hub_name = HUB_NAME.fullmatch(BACKBONES.get(name, name))
     if hub_name is None:
-        raise UserError(f"--model {name:.200} is no directory, none of {', '.join(BACKBONES)} and no "
-                        "org/name of the Hugging Face hub; give one of these")
+        raise UserError(f"--model {name:.200} is no directory, none of {', '.join(BACKBONES)} and "
+                        "no org/name of the Hugging Face hub; give one of these")
     hub_id, revision = hub_name.groups(default="main")
-    ours = cache_dir() / ("models--" + hub_id.replace("/", "--")) / revision
-    for directory in [*cached_snapshots(hub_id, revision), ours]:
-        if is_whole(directory):
-            return directory
-    if "@" not in name:  # no revision was asked for: any will do, and is said
-        for directory in cached_snapshots(hub_id, "main") + cached_snapshots(hub_id, "*"):
-            if is_whole(directory):
+    ours = cache_dir() / f"models--{hub_id.replace('/', '--')}" / revision
+    for wanted in [revision] if "@" in name else [revision, "main", "*"]:
+        for directory in filter(is_whole, [*cached_snapshots(hub_id, wanted), ours]):
+            if wanted != revision:  # none was asked for: another one will do, and is said
                 print(f"{name}: revision {directory.name} from {directory.parent}")
-                return directory
+            return directory
     download(hub_id, revision, ours)
     return ours
 
@@ -689,8 +633,8 @@ def cached_snapshots(hub_id: str, revision: str) -> list[Path]:
     shared = environment_path("XDG_CACHE_HOME", "~/.cache")
     home = environment_path("HF_HOME", shared / "huggingface")
     hub = environment_path("HF_HUB_CACHE", home / "hub")
-    folders = [hub / ("models--" + hub_id.replace("/", "--"))]
     organisation, name = hub_id.split("/")
+    folders = [hub / f"models--{organisation}--{name}"]
     if organisation in ONCE_WITHOUT_ORGANISATION:
         folders.append(hub / f"models--{name}")
     snapshots = []
@@ -711,34 +655,25 @@ def is_whole(directory: Path) -> bool:
 def download(hub_id: str, revision: str, destination: Path) -> None:
     """A model's files from the hub, the weights last, so that a model with weights is whole."""
     endpoint = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
-
-    def get(file: str, otherwise: str | None = None) -> None:
-        sha256 = SHA256.get(file, {}).get(f"{hub_id}@{revision}")
-        url = f"{endpoint}/{hub_id}/resolve/{revision}/{file}"
+    url, sha256 = f"{endpoint}/{hub_id}/resolve/{revision}", SHA256.get(f"{hub_id}@{revision}")
+    for file, otherwise in FILES.items():
         try:
-            fetch(url, destination / file, sha256)
+            checksum = sha256 if file == "model.safetensors" else None
+            fetch(f"{url}/{file}", destination / file, checksum)
         except DownloadError:
-            if sha256 or otherwise is None:  # where its checksum is known, the hub has this one
+            if checksum or otherwise is None:
                 raise
-            get(otherwise)
-
-    get("config.json")
-    with contextlib.suppress(DownloadError):  # many have none
-        get("tokenizer_config.json")
-    get("vocab.txt", otherwise="tokenizer.json")
-    get("model.safetensors", otherwise="pytorch_model.bin")
+            if otherwise:
+                fetch(f"{url}/{otherwise}", destination / otherwise)
 
 
 def model_name(name_or_directory: str | Path) -> str:
-    """The short name for logs: a name of BACKBONES, the last part of a hub id, or a directory's.
-
-    A directory in a cache of the hub, such as models--org--name/snapshots/COMMIT, is called name. A
-    link is called as it is given, whatever it points to.
-    """
+    """The short name for logs: that of BACKBONES, the last part of a hub id, a directory's own, or
+    in a hub's cache (models--org--name/snapshots/COMMIT) the last part of the hub id again."""
     name = str(name_or_directory)
     if not os.path.isdir(name):
         return name.split("@")[0].split("/")[-1]
-    directory = Path(os.path.abspath(name))
+    directory = Path(os.path.abspath(name))  # a link is called as it is given
     for parent in directory.parents[:2]:
         if parent.name.startswith("models--"):
             return parent.name.split("--")[-1]

@@ -67,26 +67,14 @@ def assert_golden_logits(directory: Path, name: str) -> None:
 # ---- The definition ------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("name", ALL)
-def test_logits_are_those_of_transformers(name):
+def test_ids_and_logits_are_those_of_transformers(name):
     assert_golden_logits(GOLDEN / name, name)
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_ids_are_those_of_transformers(name):
     tokenizer = Tokenizer.from_pretrained(GOLDEN / name)
     ids, segments, attention_mask = inputs(name)
     for row, texts in enumerate(SENTENCES):
         encoding = tokenizer.encode(*texts)
         assert encoding.ids == ids[row][attention_mask[row].bool()].tolist()
         assert encoding.segments == segments[row][attention_mask[row].bool()].tolist()
-
-
-def test_a_change_in_the_ninth_digit_is_noticed():
-    expected = golden("bert")["mlm"]
-    changed = expected.clone()
-    changed.view(-1)[expected.abs().argmax()] *= 1 + 1e-9
-    assert expected.abs().max() > 0.5
-    assert equal(expected, expected) and not equal(changed, expected)
 
 
 # ---- Checkpoints: the same model under other names, in other formats -----------------------------
@@ -124,7 +112,7 @@ def gamma_beta(tensors):
 
 def with_extras(tensors):
     extras = ("embeddings.position_ids", "embeddings.token_type_ids", "qa_outputs.bias",
-              "cls.seq_relationship.weight", "fit_dense.weight", "fit_denses.11.bias")
+              "cls.seq_relationship.weight", "own_head.weight", "fit_dense.weight", "fit_denses.11.bias")
     return tensors | {key: torch.zeros(3) for key in extras}
 
 
@@ -140,8 +128,13 @@ def test_older_names(name, change, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("form", ["zip", "pickle"])
-def test_both_formats_of_bin(form, tmp_path):
+def test_both_formats_of_bin_after_safetensors(form, tmp_path):
     assert_golden_logits(checkpoint(tmp_path, "bert", form=form), "bert")
+    checkpoint(tmp_path, "bert")
+    (tmp_path / "pytorch_model.bin").write_bytes(b"not read where there are safetensors")
+    assert_golden_logits(tmp_path, "bert")
+    files = models.backbone_files(tmp_path)
+    assert list(files) == ["config.json", "model.safetensors", "vocab.txt"]
 
 
 def test_an_older_config_has_no_model_type_and_may_have_a_byte_order_mark(tmp_path):
@@ -150,28 +143,11 @@ def test_an_older_config_has_no_model_type_and_may_have_a_byte_order_mark(tmp_pa
     assert_golden_logits(tmp_path, "bert")
 
 
-def test_safetensors_are_preferred(tmp_path):
-    (checkpoint(tmp_path) / "pytorch_model.bin").write_bytes(b"not read")
-    assert_golden_logits(tmp_path, "bert")
-    files = models.backbone_files(tmp_path)
-    assert list(files) == ["config.json", "model.safetensors", "vocab.txt"]
-
-
-@pytest.mark.parametrize("name", ["saved_by_5", "saved_by_5_distilbert"])
-def test_weights_become_float32(name):
-    model = models.MaskedLM.from_pretrained(GOLDEN / name)
-    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
-
-
-def test_an_untied_decoder_is_noticed_whatever_the_config_says(tmp_path, capsys):
-    checkpoint(tmp_path, "untied", tie_word_embeddings=True)
-    assert_golden_logits(tmp_path, "untied")
-    assert "is not the word embeddings: not tied" in capsys.readouterr().out
-
-
-def test_the_loaded_model_is_trainable_and_tied():
+def test_the_loaded_model_is_trainable_tied_and_float32():
     model = models.MaskedLM.from_pretrained(GOLDEN / "bert")
     assert model.predict.output.weight is model.encoder.word_embeddings.weight
+    half = models.MaskedLM.from_pretrained(GOLDEN / "saved_by_5")
+    assert {parameter.dtype for parameter in half.parameters()} == {torch.float32}
     model(*inputs("bert")).sum().backward()
     untouched = {name for name, each in model.named_parameters() if each.grad is None}
     assert untouched == {"encoder.pooler.weight", "encoder.pooler.bias"}
@@ -194,16 +170,11 @@ HEAD = ["classifier.weight", "classifier.bias"]
     ("bert", models.MAELM, ["decoder_positions.*", "decoder_norm.*", "decoder.*"]),
 ])
 def test_what_is_newly_initialised_is_named_in_one_line(name, head, new, capsys):
-    model = head.from_pretrained(GOLDEN / name)
-    assert model.newly_initialised == new
+    for _ in range(2):  # it is said once
+        model = head.from_pretrained(GOLDEN / name)
+        assert model.newly_initialised == new
     said = capsys.readouterr().out
-    assert said.endswith(f"newly initialised: {', '.join(new)}\n") if new else said == ""
-
-
-def test_what_is_new_is_said_once_in_a_command(capsys):
-    for kind in (models.Classifier, models.MaskedLM) * 3:
-        kind.from_pretrained(GOLDEN / "cased")
-    assert capsys.readouterr().out.count("newly initialised") == 2
+    assert said == (f"{GOLDEN / name}: newly initialised: {', '.join(new)}\n" if new else "")
 
 
 def test_new_parameters_have_the_initial_values_of_bert():
@@ -234,19 +205,16 @@ def test_every_missing_key_of_the_encoder_is_an_error(name, tmp_path):
         if key.startswith(f"{name}.") and "pooler" not in key:
             others = {other: tensor for other, tensor in tensors.items() if other != key}
             checkpoint(tmp_path, name, others)
-            refused(tmp_path, f"'{key.removeprefix(name + '.')}' is missing", models.MaskedLM)
+            said = f"{key.removeprefix(name + '.')} is missing, by config.json ("
+            refused(tmp_path, said, models.MaskedLM)
 
 
-def test_more_rows_than_tokens_are_kept_and_said(tmp_path, capsys):
+def test_more_rows_than_tokens_are_kept_and_fewer_refused(tmp_path):
     model = models.MaskedLM.from_pretrained(GOLDEN / "padded")
     assert model.config.vocab_size == len(model.encoder.word_embeddings.weight) == 64
-    assert "64 embeddings for 44 tokens" in capsys.readouterr().out
-
-
-def test_more_tokens_than_rows_are_refused(tmp_path):
     with (checkpoint(tmp_path) / "vocab.txt").open("a") as file:
         file.write("one\nmore\n")
-    refused(tmp_path, "its tokenizer has 46 tokens, but the model only 44")
+    refused(tmp_path, "the tokenizer has 46 tokens, the model only 44 embeddings")
 
 
 # ---- What is refused: one sentence that says what it is, and what to do --------------------------
@@ -255,25 +223,26 @@ def refused(directory: Path, words: str, kind=models.Classifier) -> None:
     with pytest.raises(UserError) as caught:
         kind.from_pretrained(directory)
     message = str(caught.value)
-    assert message.isprintable() and "; " in message and len(message) < 600
-    assert words in message.replace(str(directory), "DIR")
+    assert message.isprintable() and "; " in message and words in message.replace(str(directory), "DIR")
+    assert len(message.replace(str(directory), "")) < 300
 
 
 WORD = "bert.embeddings.word_embeddings.weight"
 
 
 @pytest.mark.parametrize("change, words", [
-    ({"bert.encoder.layer.0.novelty.weight": torch.zeros(2)}, "novelty.weight' is no part of"),
-    ({"bert.encoder.layer.2.output.dense.bias": torch.zeros(8)}, "layer.2.output.dense.bias' is no part"),
-    ({"distilbert.transformer.layer.0.ffn.lin1.bias": torch.zeros(9)}, "is no part of the model"),
-    ({"bert.embeddings.word_embeddings.bias": torch.zeros(8)}, "word_embeddings.bias' is no part"),
-    ({WORD: torch.zeros(44, 9)}, "'embeddings.word_embeddings.weight' has the shape (44, 9), by "
-     "config.json (44, 8), and 0 more tensors differ"),
-    ({"embeddings.word_embeddings.weight": torch.zeros(44, 8)}, "there under two names"),
-    ({"module.bert.pooler.dense.bias": torch.zeros(8)}, "was saved from nn.DataParallel"),
+    ({"bert.encoder.layer.0.novelty.weight": 2}, "encoder.layer.0.novelty.weight is (2,), by "
+     "config.json there is no such tensor (the first of 1 misfits)"),
+    ({"bert.encoder.layer.2.output.dense.bias": 8}, "encoder.layer.2.output.dense.bias is (8,), by"),
+    ({"bert.transformer.layer.0.ffn.lin1.bias": 9}, "by config.json there is no such tensor"),
+    ({"bert.embeddings.word_embeddings.bias": 8}, "by config.json there is no such tensor"),
+    ({WORD: 9, "bert.encoder.layer.0.output.dense.bias": 9},
+     "embeddings.word_embeddings.weight is (9,), by config.json (44, 8) (the first of 2 misfits)"),
+    ({"embeddings." + "x" * 9999: 1}, "(the first of 1 misfits)"),
 ])
 def test_refused_tensors(change, words, tmp_path):
-    refused(checkpoint(tmp_path, "bert", stored("bert") | change), words)
+    tensors = {key: torch.zeros(size) for key, size in change.items()}
+    refused(checkpoint(tmp_path, "bert", stored("bert") | tensors), words)
 
 
 @pytest.mark.parametrize("name, change, words", [
@@ -281,27 +250,28 @@ def test_refused_tensors(change, words, tmp_path):
     ("bert", {"hidden_act": "swish"}, 'hidden_act is "swish"; it must be "gelu" or "gelu_new" or'),
     ("bert", {"position_embedding_type": "relative_key"}, 'it must be "absolute"'),
     ("bert", {"is_decoder": True}, "is_decoder is true; it must be false"),
-    ("bert", {"hidden_size": None}, "hidden_size is missing; it must be a whole number from 1 to"),
+    ("bert", {"hidden_size": None}, 'hidden_size is "missing"; it must be a whole number from 1 to'),
     ("bert", {"hidden_size": "8"}, 'hidden_size is "8"; it must be a whole number'),
     ("bert", {"type_vocab_size": 1}, "type_vocab_size is 1; it must be a whole number from 2 to"),
     ("bert", {"hidden_act": "x" * 5000}, f'hidden_act is "{"x" * 39}; it must be'),
     ("bert", {"num_attention_heads": 3}, "a multiple of the number of attention heads, 3"),
-    ("bert", {"num_hidden_layers": 3}, "'encoder.layer.2.attention.self.query.weight' is missing"),
-    ("bert", {"num_hidden_layers": 1}, "is no part of the model that config.json describes"),
-    ("bert", {"num_hidden_layers": 10 ** 6}, "1000000 layers, but there are only 46 tensors"),
-    ("bert", {"intermediate_size": 24}, "'encoder.layer.0.intermediate.dense.weight' has the shape "
-     "(12, 8), by config.json (24, 8), and 5 more tensors differ"),
-    ("distilbert", {"dim": None}, "dim is missing"),
+    ("bert", {"num_hidden_layers": 3}, "encoder.layer.2.attention.self.query.weight is missing, by "
+     "config.json (8, 8) (the first of 16 misfits)"),
+    ("bert", {"num_hidden_layers": 1}, "by config.json there is no such tensor (the first of 16 misfits)"),
+    ("bert", {"num_hidden_layers": 10 ** 6}, "it must be a whole number from 1 to 1000"),
+    ("bert", {"intermediate_size": 24}, "encoder.layer.0.intermediate.dense.weight is (12, 8), by "
+     "config.json (24, 8) (the first of 6 misfits)"),
+    ("distilbert", {"dim": None}, 'dim is "missing"'),
     ("distilbert", {"seq_classif_dropout": 1.5}, "seq_classif_dropout is 1.5; it must be a number"),
 ])
 def test_refused_configs(name, change, words, tmp_path):
     refused(checkpoint(tmp_path, name, **change), words)
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"\xff\xfe{}", b"[" * 100_000])
-def test_a_config_that_is_no_json_object(content, tmp_path):
-    (checkpoint(tmp_path) / "config.json").write_bytes(content)
-    refused(tmp_path, "config.json: is no JSON object")
+def test_a_config_that_is_no_json_object(tmp_path):
+    for content in (b"", b"[]", b"\xff\xfe{}", b"[" * 100_000):
+        (checkpoint(tmp_path) / "config.json").write_bytes(content)
+        refused(tmp_path, "config.json: is no JSON object")
 
 
 ANYTHING = ["missing", "null", '"x"', '"1"', '"1e-12"', "[]", "{}", "true", "-1", "0", "0.5", "1.5",
@@ -339,8 +309,8 @@ def test_config_json_with_anything_in_a_field(field, tmp_path, capsys):
             assert train.main([*map(str, arguments), "--out", str(tmp_path / "runs")]) == 2, value
             assert time.perf_counter() - started < 10, value
             [said] = capsys.readouterr().err.splitlines()
-            assert len(said.replace(str(tmp_path), "")) < 300
-            assert "config.json" in said and "; " in said and said.isprintable()
+            assert len(said.replace(str(tmp_path), "")) < 300 and "config.json" in said
+            assert "; " in said and said.isprintable()
 
 
 @pytest.mark.parametrize("file", [
@@ -352,7 +322,7 @@ def test_directories_with_other_weights(file, tmp_path):
     (tmp_path / "config.json").unlink()  # some have none
     refused(tmp_path, "DIR: has no model.safetensors and no pytorch_model.bin, only ")
     refused(tmp_path, file)
-    refused(tmp_path, "in one file, with save_pretrained")
+    refused(tmp_path, "save the weights with transformers, in one file")
 
 
 # ---- Damaged and hostile files -------------------------------------------------------------------
@@ -393,11 +363,11 @@ def test_a_lying_header_is_refused(header, tmp_path):
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 16, b"<!DOCTYPE html><html></html>",
                                      b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"])
-@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
-def test_other_files_under_the_name_of_weights(file, content, tmp_path):
+def test_other_files_under_the_name_of_weights(content, tmp_path):
     (checkpoint(tmp_path) / "model.safetensors").unlink()
-    (tmp_path / file).write_bytes(content)
-    refused(tmp_path, f"DIR: is no whole checkpoint ({file}: ")
+    for file in ("pytorch_model.bin", "model.safetensors"):
+        (tmp_path / file).write_bytes(content)
+        refused(tmp_path, f"DIR: is no whole checkpoint ({file}: ")
 
 
 @pytest.mark.parametrize("value", [
@@ -432,15 +402,9 @@ class Attack:
 ], ids=["zip", "older format", "among tensors", "plain pickle"])
 def test_code_in_a_pickle_never_runs(write, tmp_path):
     weights = checkpoint(tmp_path / "model", form="zip") / "pytorch_model.bin"
-    write(Attack(tmp_path / "attacked"), weights)
+    write(Attack(tmp_path / "attacked"), weights)  # a real one, were weights_only left out
     refused(tmp_path / "model", "DIR: is no whole checkpoint (pytorch_model.bin: ")
     assert not (tmp_path / "attacked").exists()
-
-
-def test_that_attack_is_a_real_one(tmp_path):
-    torch.save(Attack(tmp_path / "attacked"), tmp_path / "model.bin")
-    torch.load(tmp_path / "model.bin", weights_only=False)
-    assert (tmp_path / "attacked").exists()
 
 
 @pytest.mark.parametrize("file, form", [
@@ -471,12 +435,7 @@ def test_a_saved_model_is_the_same_model(name, head, tmp_path):
     for key, parameter in model.named_parameters():
         if head == "classifier" or "pooler" not in key:  # BertForMaskedLM has no pooler
             assert torch.equal(again.get_parameter(key), parameter), key
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_tokenizer_files_are_saved_byte_for_byte(name, tmp_path):
-    models.Classifier.from_pretrained(GOLDEN / name).save_pretrained(tmp_path / "saved")
-    files = {path.name: path for path in (tmp_path / "saved").iterdir()}
+    files = {path.name: path for path in (tmp_path / "new" / "saved").iterdir()}
     assert {"config.json", "model.safetensors"} < files.keys()
     for file in files.keys() - {"config.json", "model.safetensors"}:
         assert files[file].read_bytes() == (GOLDEN / name / file).read_bytes()
@@ -516,7 +475,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
 
     model = models.Classifier.from_pretrained(GOLDEN / "bert")
     monkeypatch.setattr(Path, "write_bytes", full)  # at the tokenizer's files, the last ones
-    with pytest.raises(UserError, match="No space left on device"):
+    with pytest.raises(OSError, match="No space left on device"):  # a sentence of train.py's
         model.save_pretrained(tmp_path / "saved")
     assert not os.listdir(tmp_path)
 
@@ -851,7 +810,7 @@ def test_where_the_cache_is(variables, folder, hub, tmp_path, monkeypatch):
 
 def test_the_name_of_a_model(tmp_path, monkeypatch):
     """A directory's own; of a cache's, wherever it is, the name of its repository."""
-    names = {"new--york": "new--york", "models--bert-base-uncased/snapshots/1f": "bert-base-uncased",
+    names = {"new--york": "new--york", "models--bert-base/snapshots/1f": "bert-base",
              "models--org--my-model/snapshots/1f": "my-model", "models--org--own.v1/1f": "own.v1"}
     for folder, name in names.items():
         (tmp_path / folder).mkdir(parents=True)
@@ -878,13 +837,13 @@ def test_download(name, hub, tmp_path):
     assert models.find_model("some/model@v2") == directory and not hub  # the second time without
 
 
-def test_pinned_files_must_have_their_checksum(hub, tmp_path):
+def test_pinned_weights_must_have_their_checksum(hub, tmp_path):
     hub_id, revision = models.BACKBONES["bert-base"].split("@")
-    checkpoint(tmp_path / "hub" / hub_id / "resolve" / revision)
-    (tmp_path / "hub" / hub_id / "resolve" / revision / "tokenizer.json").write_text("{}")
+    there = checkpoint(tmp_path / "hub" / hub_id / "resolve" / revision)
+    (there / "pytorch_model.bin").write_text("another file in their place")
     with pytest.raises(DownloadError, match="sha256"):
         models.find_model("bert-base")
-    assert not (tmp_path / "ours").exists() or not list((tmp_path / "ours").rglob("vocab.txt"))
+    assert not list((tmp_path / "ours").rglob("*model*.*"))
 
 
 def test_a_hub_that_refuses_everything(hub, tmp_path):

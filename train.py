@@ -24,7 +24,6 @@ import argparse
 import ast
 import contextlib
 import copy
-import functools
 import hashlib
 import itertools
 import json
@@ -95,16 +94,11 @@ def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[di
         inputs.frequency, settings.budget, settings.spread, settings.ema)
     masker.begin(inputs, model, steps)
     embedding_weight = model.encoder.word_embeddings.weight.detach()  # (V, H): E, as it changes
-    mask_draws = generator(settings, "masks")
-    corruption_draws = generator(settings, "corruption")
+    mask_draws, corruption_draws = generator(settings, "masks"), generator(settings, "corruption")
     order = generator(settings, "MLM order", "cpu")
-    corrupt = functools.partial(
-        typhoon.corrupt, mask_id=inputs.tokenizer.mask_id, corruption=settings.corruption,
-        vocabulary_size=len(inputs.tokenizer.tokens))  # the embeddings can have rows beyond it
     dev_corrupted = corrupt(
-        inputs.dev.ids, dev_selected, generator=generator(settings, "dev corruption"))  # (N, T)
+        settings, inputs, inputs.dev.ids, dev_selected, generator(settings, "dev corruption"))
     torch.manual_seed(stream(settings.seed, "MLM dropout"))
-
     history, best, best_weights = [], None, None
     for epoch in range(1, settings.mlm_epochs + 1):
         started = time.perf_counter()
@@ -117,7 +111,7 @@ def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[di
             selected = masker.select(batch.ids, batch.words, mask_draws) & (batch.words >= 0)
 
             # 2. Corrupt: what does it see there?
-            corrupted = corrupt(batch.ids, selected, generator=corruption_draws)  # (B, T)
+            corrupted = corrupt(settings, inputs, batch.ids, selected, corruption_draws)  # (B, T)
 
             # 3. Predict. The mean loss is trained on; the sum is for the epoch's average.
             with autocast(settings):
@@ -141,13 +135,12 @@ def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[di
         dev_loss = mlm_dev_loss(settings, model, inputs, dev_corrupted, dev_selected, epoch)
         record = {"epoch": epoch, "train_loss": train_loss, "dev_loss": dev_loss,
                   **describe_masking(masker, inputs, masked, kls)}
-        rates = frequent_rates(masker, inputs)
-        print_mlm_epoch(settings, record, rates, time.perf_counter() - started)
+        print_mlm_epoch(settings, record, frequent_rates(masker, inputs), started)
         history.append(record)
         if best is None or dev_loss < best["dev_loss"]:
             best, best_weights = record, copy.deepcopy(model.encoder.state_dict())
     record = {"epochs": history, "best_epoch": best["epoch"], "last_epoch": settings.mlm_epochs}
-    return best_weights, record | {"frequent_rates": rates}
+    return best_weights, record | {"frequent_rates": frequent_rates(masker, inputs)}
 
 
 def language_model(settings: Namespace, backbone: Path) -> models.MaskedLM | models.MAELM:
@@ -158,6 +151,14 @@ def language_model(settings: Namespace, backbone: Path) -> models.MaskedLM | mod
     else:
         model = models.MaskedLM.from_pretrained(backbone)
     return model.to(settings.device)
+
+
+def corrupt(settings: Namespace, inputs: Inputs, ids: Tensor, selected: Tensor,
+            draws: torch.Generator) -> Tensor:
+    """typhoon.corrupt, as the options and the tokenizer have it: (B, T) -> (B, T)."""
+    tokens = len(inputs.tokenizer.tokens)  # the embeddings can have rows beyond them
+    return typhoon.corrupt(
+        ids, selected, inputs.tokenizer.mask_id, tokens, settings.corruption, draws)
 
 
 @torch.no_grad()
@@ -351,14 +352,16 @@ def frequent_rates(masker: typhoon.RandomMasker, inputs: Inputs) -> dict[str, fl
 
 
 def print_mlm_epoch(settings: Namespace, record: dict, rates: dict[str, float],
-                    seconds: float) -> None:
+                    started: float) -> None:
     """An epoch's losses, the band of its rates, and its notices. rates: of the frequent types."""
+    seconds = time.perf_counter() - started
     kl = "-" if record["kl_mean"] is None else f"{record['kl_mean']:.2e}"
     print(f"  mlm {record['epoch']}/{settings.mlm_epochs}: train loss {record['train_loss']:.4f}, "
           f"dev loss {record['dev_loss']:.4f}, masked {record['masked_fraction']:.4f}, "
           f"KL per token {kl}, {seconds:.1f} s")
     if len(set(rates.values())) > 1:
-        band, most, least = record["band"], max(rates, key=rates.get), min(rates, key=rates.get)
+        band = record["band"]
+        most, least = max(rates, key=rates.get), min(rates, key=rates.get)
         print(f"    rates: 5% {band['5%']:.3f}  50% {band['50%']:.3f}  95% {band['95%']:.3f} "
               f"(budget {settings.budget:.3f}); masked most \"{most}\" {rates[most]:.3f}, "
               f"least \"{least}\" {rates[least]:.3f}")
@@ -536,7 +539,8 @@ def claim(path: Path) -> Iterator[bool]:
                 lock_file.unlink(missing_ok=True)
 
 
-def write_log(path: Path, settings: Namespace, inputs: Inputs, made_by: dict, results: dict) -> dict:
+def write_log(path: Path, settings: Namespace, inputs: Inputs, made_by: dict,
+              results: dict) -> dict:
     """The log of a run, returned and written, one line a top-level key.
 
     made_by: the run's identity.  The file appears under its name when it is whole, or not at all.

@@ -8,13 +8,14 @@ class AttentionMasker(TyphoonMasker):
     most in a teacher's last layer. For text, without a teacher, all else is [D]:
 
         a[t] = mean over the heads of the last layer of softmax_t <query [CLS], key t> / sqrt(d)
-        score[v] <- (1 - a) score[v] + a (mean of T * a[t] at the visible positions of v)
-        rate[v] = c * score[v], and a type without a score yet has the highest one's
+        score[v] <- (1 - ema) score[v] + ema (mean of T * a[t] at the positions of v)
+        rate[v] = c * score[v], and a type without a score yet has the mean score
 
     T is the number of positions that the encoder sees: 1 is what each would get of an even
-    attention. A selected position shows [MASK], not its token, and is left out. The attention is
-    that of the ordinary step, so that there is no other forward pass, but for that a rate per type
-    and not per position. MAE-LM's encoder sees the visible positions alone, side by side.
+    attention. The selected positions count too, though they show [MASK]: a type that is always
+    masked would otherwise keep its score for ever. So it does in MAE-LM, whose encoder sees the
+    visible positions alone, side by side. The attention is that of the ordinary step, so that there
+    is no other forward pass, but for that a rate per type and not per position.
     """
 
     uses_spread = False  # rates go as the scores
@@ -38,7 +39,11 @@ class AttentionMasker(TyphoonMasker):
             self.key = key.detach().float()  # (B, T', H)
 
     def rates(self):
-        return calibrate(self.scores, self.seen, self.frequency, self.budget, spread=1.0)
+        share = self.frequency * self.seen  # (V,)
+        mean = (share * self.scores).sum() / share.sum().clamp(min=1e-9)
+        scores = torch.where(self.seen, self.scores, mean)  # (V,)
+        everywhere = torch.ones_like(self.seen)
+        return calibrate(scores, everywhere, self.frequency, self.budget, spread=1.0)
 
     def observe(self, embedding_gradient, embedding_weight, ids, words, selected):
         encoded = ids != self.pad_id  # (B, T): what the encoder saw
@@ -52,9 +57,9 @@ class AttentionMasker(TyphoonMasker):
         relative = torch.zeros(ids.shape, device=ids.device)  # (B, T)
         relative[encoded] = (attention * count)[kept]  # both row by row
 
-        V, visible = len(self.scores), (words >= 0) & ~selected  # (B, T)
-        new = mean_by_type(relative, ids, visible, V)  # (V,)
-        present = mean_by_type(torch.ones_like(relative), ids, visible, V) > 0
+        scored, V = encoded & (words >= 0), len(self.scores)  # (B, T)
+        new = mean_by_type(relative, ids, scored, V)  # (V,)
+        present = mean_by_type(torch.ones_like(relative), ids, scored, V) > 0
         self.average(new, present)
 
 

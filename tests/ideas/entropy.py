@@ -8,11 +8,11 @@ class EntropyMasker(TyphoonMasker):
     own, chooses the tokens to mask. We had its abstract only, so that the form is [D]:
 
         h = - sum_w p(w) log p(w) at a selected position, p the step's prediction there
-        score[v] <- (1 - a) score[v] + a (mean h at the selected positions of v)
-        rate[v] = c * score[v], and a type without a score yet has the highest one's
+        score[v] <- (1 - ema) score[v] + ema (mean h at the selected positions of v)
+        rate[v] = c * score[v], and a type without a score yet has the mean score
 
-    a is --ema. The entropy is read off the logits of the ordinary step, so that there is no other
-    forward pass, but for that a rate per type and not per position.
+    The entropy is read off the logits of the ordinary step, so that there is no other forward pass,
+    but for that a rate per type and not per position.
     """
 
     uses_spread = False  # rates go as the scores
@@ -29,7 +29,11 @@ class EntropyMasker(TyphoonMasker):
             self.entropy = -(log_p.exp() * log_p).sum(-1)  # (S,)
 
     def rates(self):
-        return calibrate(self.scores, self.seen, self.frequency, self.budget, spread=1.0)
+        share = self.frequency * self.seen  # (V,)
+        mean = (share * self.scores).sum() / share.sum().clamp(min=1e-9)
+        scores = torch.where(self.seen, self.scores, mean)  # (V,)
+        everywhere = torch.ones_like(self.seen)
+        return calibrate(scores, everywhere, self.frequency, self.budget, spread=1.0)
 
     def observe(self, embedding_gradient, embedding_weight, ids, words, selected):
         types, V = ids[selected], len(self.scores)  # (S,)

@@ -8,12 +8,12 @@ class GradientNormMasker(TyphoonMasker):
     embedding. We found no paper to follow that masks by its norm: the rest is [D].
 
         g = |dL/de[t]|, the Euclidean norm, of the summed loss
-        score[v] <- (1 - a) score[v] + a (mean of g over the positions of v)
-        rate[v] = c * score[v], and a type without a score yet has the highest one's
+        score[v] <- (1 - ema) score[v] + ema (mean of g over the positions of v)
+        rate[v] = c * score[v], and a type without a score yet has the mean score
 
-    a is --ema. Beside Typhoon: size and not direction, and no difference between visible and
-    selected. Where the gradient is exactly 0 the encoder saw nothing (MAE-LM's selected positions),
-    and nothing is scored.
+    Beside Typhoon: size and not direction, and no difference between visible and selected. Where
+    the gradient is exactly 0 the encoder saw nothing (MAE-LM's selected positions), and nothing is
+    scored.
     """
 
     uses_spread = False  # rates go as the scores
@@ -24,7 +24,11 @@ class GradientNormMasker(TyphoonMasker):
         self.seen = self.frequency == 0  # (V,)
 
     def rates(self):
-        return calibrate(self.scores, self.seen, self.frequency, self.budget, spread=1.0)
+        share = self.frequency * self.seen  # (V,)
+        mean = (share * self.scores).sum() / share.sum().clamp(min=1e-9)
+        scores = torch.where(self.seen, self.scores, mean)  # (V,)
+        everywhere = torch.ones_like(self.seen)
+        return calibrate(scores, everywhere, self.frequency, self.budget, spread=1.0)
 
     def observe(self, embedding_gradient, embedding_weight, ids, words, selected):
         norm = embedding_gradient.float().norm(dim=-1) * selected.sum()  # (B, T)

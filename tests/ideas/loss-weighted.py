@@ -7,12 +7,11 @@ class LossWeightedMasker(TyphoonMasker):
     its dynamic sampling, by the training loss of each token. We had its abstract only, so that the
     form is [D]:
 
-        score[v] <- (1 - a) score[v] + a (mean loss of v at its selected positions)
-        rate[v] = c * score[v], and a type without a score yet has the highest one's
+        score[v] <- (1 - ema) score[v] + ema (mean loss of v at its selected positions)
+        rate[v] = c * score[v], and a type without a score yet has the mean score
 
-    a is --ema; the first time, the score is the loss itself, both as in Typhoon [D].
-
-    The loss is computed a second time from the step's logits, without another forward pass.
+    ema is --ema, and the first score is the loss itself, both as in Typhoon [D]. The loss is
+    computed a second time from the step's logits, without another forward pass.
     """
 
     uses_spread = False  # rates go as the scores
@@ -28,7 +27,11 @@ class LossWeightedMasker(TyphoonMasker):
             self.logits = logits.detach().float()  # (S, V)
 
     def rates(self):
-        return calibrate(self.scores, self.seen, self.frequency, self.budget, spread=1.0)
+        share = self.frequency * self.seen  # (V,)
+        mean = (share * self.scores).sum() / share.sum().clamp(min=1e-9)
+        scores = torch.where(self.seen, self.scores, mean)  # (V,)
+        everywhere = torch.ones_like(self.seen)
+        return calibrate(scores, everywhere, self.frequency, self.budget, spread=1.0)
 
     def observe(self, embedding_gradient, embedding_weight, ids, words, selected):
         targets, V = ids[selected], len(self.scores)  # (S,)

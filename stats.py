@@ -475,8 +475,8 @@ def choose_sides(options: Namespace, runs: list[dict]) -> None:
         raise UserError(f"no run has {options.compare} {' or '.join(sorted(missing))}; "
                         f"there are: {', '.join(sorted(there))}")
     treatments, baselines = AXES[options.compare]
-    options.treatment = options.treatment or treatments
-    options.baseline = options.baseline or baselines
+    options.treatment = list(dict.fromkeys(options.treatment or treatments))  # each once
+    options.baseline = list(dict.fromkeys(options.baseline or baselines))
 
 
 def end_quietly_with_the_pipe() -> None:

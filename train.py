@@ -11,9 +11,10 @@ models, maskers, spreads and seeds, and leaves one JSON log a run (main -> study
 `options` are the command's, with lists on these axes; `settings` are one run's.
 
 Pairing [D]: each purpose has random numbers of its own, seeded by its name: dropout and new heads
-draw from torch's global generator, order, masks and corruption from one each. So runs of one seed
-that differ only in the masker start from the same weights, see the same batches in the same order,
-have the same dropout, and their maskers the same draw at each position. (MAE-LM's dropout in
+draw from torch's global generator, seeded anew before each head and stage, order, masks and
+corruption from one each. So runs of one seed that differ only in the masker start from the same
+weights, see the same batches in the same order, have the same dropout, and their maskers the same
+draw at each position; a CPU and a GPU draw differently. (MAE-LM's dropout in
 adaptation is no pair: the length of what its encoder sees depends on what is selected.)
 
 Sources: [A] the paper's abstract, [C] its authors' 2023 code, [M] the MAE-LM paper, [D] ours.
@@ -58,7 +59,7 @@ except ImportError:  # Windows: no locks
 
 SAMPLE = (Path(__file__).parent / "tests" / "sample").resolve()
 EVALUATION_BATCH = 64
-RECIPE = 2  # one more after every change here or in models.py that moves a run's numbers
+RECIPE = 2  # one more after a change here, in models.py or glue_data.py that moves the numbers
 
 
 @dataclass
@@ -77,6 +78,39 @@ class Inputs:
 
 class RunFailed(Exception):
     """The numbers of one run went wrong. The command's other runs go on, and its exit code is 1."""
+
+
+# ---- One run ------------------------------------------------------------------------------------
+
+def run(settings: Namespace, inputs: Inputs) -> tuple[dict, models.Classifier]:
+    """The experiment: adapt the backbone under one masker, fine-tune it, score it.
+
+    Returns the log's records of the stages, and the scored classifier. Raises RunFailed where the
+    numbers go wrong.
+    """
+    torch.manual_seed(stream(settings.seed, "classifier head"))
+    classifier = models.Classifier.from_pretrained(inputs.backbone).to(settings.device)
+
+    # The dev positions to predict are random ones at the budget, whatever the masker, so that dev
+    # losses can be compared between maskers [D].
+    dev_masker = typhoon.RandomMasker(inputs.frequency, settings.budget, spread=None, ema=0)
+    dev_selected = dev_masker.select(
+        inputs.dev.ids, inputs.dev.words, generator(settings, "dev masks"))  # (N, T)
+
+    def measure(stage: str) -> list[dict]:
+        if not settings.effective_rank:
+            return []
+        return measure_effective_rank(classifier.encoder, inputs, dev_selected, stage)
+
+    ranks = measure("before")
+    mlm_record = {"epochs": [], "best_epoch": 0, "last_epoch": 0, "frequent_rates": {}}
+    if settings.mlm_epochs:
+        encoder_weights, mlm_record = adapt(settings, inputs, dev_selected)
+        classifier.encoder.load_state_dict(encoder_weights)  # its pooler too, which MLM left alone
+        ranks += measure("adapted")
+    classifier_record = fine_tune(settings, inputs, classifier)
+    ranks += measure("fine-tuned")
+    return {"mlm": mlm_record, "classifier": classifier_record, "effective_rank": ranks}, classifier
 
 
 # ---- Stage 1: masked language modelling ---------------------------------------------------------
@@ -103,14 +137,14 @@ def adapt(settings: Namespace, inputs: Inputs, dev_selected: Tensor) -> tuple[di
     for epoch in range(1, settings.mlm_epochs + 1):
         started = time.perf_counter()
         model.train()
-        losses, kls, masked = [], [], 0  # kept on the device, so that no step waits for it
+        losses, kls, masked = [], [], 0  # on the device until the epoch's end
         for batch in training_batches(settings, inputs, order, f"mlm {epoch}"):
             kls.append(kl_now(masker))  # for the log, before this step's draw
 
             # 1. Select: which positions will the model have to predict?
             selected = masker.select(batch.ids, batch.words, mask_draws) & (batch.words >= 0)
 
-            # 2. Corrupt: what does it see there?
+            # 2. Corrupt: what does it see there? (MAE-LM's encoder leaves these positions out.)
             corrupted = corrupt(settings, inputs, batch.ids, selected, corruption_draws)  # (B, T)
 
             # 3. Predict. The mean loss is trained on; the sum is for the epoch's average.
@@ -422,39 +456,6 @@ def measure_effective_rank(encoder: models.Encoder, inputs: Inputs, selected: Te
             for (name, tokens), layers in sorted(moments.items())]
 
 
-# ---- One run ------------------------------------------------------------------------------------
-
-def run(settings: Namespace, inputs: Inputs) -> tuple[dict, models.Classifier]:
-    """The experiment: adapt the backbone under one masker, fine-tune it, score it.
-
-    Returns the log's records of the stages, and the scored classifier. Raises RunFailed where the
-    numbers go wrong.
-    """
-    torch.manual_seed(stream(settings.seed, "classifier head"))
-    classifier = models.Classifier.from_pretrained(inputs.backbone).to(settings.device)
-
-    # The dev positions to predict are random ones at the budget, whatever the masker, so that dev
-    # losses can be compared between maskers [D].
-    dev_masker = typhoon.RandomMasker(inputs.frequency, settings.budget, spread=None, ema=0)
-    dev_selected = dev_masker.select(
-        inputs.dev.ids, inputs.dev.words, generator(settings, "dev masks"))  # (N, T)
-
-    def measure(stage: str) -> list[dict]:
-        if not settings.effective_rank:
-            return []
-        return measure_effective_rank(classifier.encoder, inputs, dev_selected, stage)
-
-    ranks = measure("before")
-    mlm_record = {"epochs": [], "best_epoch": 0, "last_epoch": 0, "frequent_rates": {}}
-    if settings.mlm_epochs:
-        encoder_weights, mlm_record = adapt(settings, inputs, dev_selected)
-        classifier.encoder.load_state_dict(encoder_weights)  # its pooler too, which MLM left alone
-        ranks += measure("adapted")
-    classifier_record = fine_tune(settings, inputs, classifier)
-    ranks += measure("fine-tuned")
-    return {"mlm": mlm_record, "classifier": classifier_record, "effective_rank": ranks}, classifier
-
-
 # ---- The run log --------------------------------------------------------------------------------
 
 def run_name(settings: Namespace) -> str:
@@ -465,7 +466,8 @@ def run_name(settings: Namespace) -> str:
 
 
 def identity(settings: Namespace, inputs: Inputs) -> dict:
-    """What makes two runs one run: the options, the files that were read, and the method's code."""
+    """What makes two runs one run: options, the files that were read, the masker's code, and for
+    all other code the number of the recipe."""
     return vars(settings) | {"data": inputs.data_sha256, "backbone": inputs.backbone_sha256,
                              "method": method_fingerprint(settings.masker), "recipe": RECIPE}
 
@@ -510,7 +512,8 @@ def finished(path: Path, mine: dict) -> bool:
     except Exception as error:  # a file of anything
         raise UserError(f"{path}: is no run log ({type(error).__name__}); "
                         "move it away, or choose another --out") from error
-    for key in differing:
+    if differing:
+        key = differing[0]
         raise UserError(f"{path}: was made with another {key} ({theirs.get(key)!s:.60}, here "
                         f"{mine[key]!s:.60}); choose another --out, or move that log away")
     return True
@@ -721,13 +724,14 @@ def plan(options: Namespace, tasks: list[str], model_names: list[str]) -> dict[s
     runs = {}
     axes = tasks, model_names, options.masker, options.spread, options.seed
     for task, model, masker, spread, seed in itertools.product(*axes):
-        axis_values = {"task": task, "model": model, "masker": masker, "seed": seed}
-        settings = Namespace(**vars(options) | axis_values)
-        for option in FILES:
-            delattr(settings, option)
-        # What means nothing to a run is None, so that it does not make two runs of one:
+        settings = Namespace(**vars(options))
+        settings.task, settings.model, settings.masker = task, model, masker
+        settings.seed = seed
+        # Spread and decoder of a run that has none are None: they do not make two runs of one.
         settings.spread = spread if typhoon.MASKERS[masker].uses_spread else None
         settings.decoder_layers = options.decoder_layers if options.objective == "mae" else None
+        for option in FILES:
+            delattr(settings, option)
         runs[run_name(settings)] = settings
     return runs
 
@@ -757,13 +761,15 @@ def study(options: Namespace) -> int:
         if options.save and not done and os.path.lexists(options.save / name):
             raise UserError(f"--save: {options.save / name} is there already; give a new directory")
     failed, durations = 0, []
-    for number, (name, settings) in enumerate(runs.items(), 1):
+    for place, (name, settings) in enumerate(runs.items()):
         path, run_inputs = options.out / f"{name}.json", inputs[settings.task, settings.model]
         left = ""
         if durations:
-            seconds = sum(durations) / len(durations) * (len(runs) - number + 1)
+            ahead = [options.out / f"{other}.json" for other in list(runs)[place:]]
+            to_do = sum(not log.exists() for log in ahead)
+            seconds = sum(durations) / len(durations) * to_do
             left = f", about {timedelta(seconds=round(seconds))} left"
-        print(f"[{number}/{len(runs)}] {name}: {settings.device}, {torch.get_num_threads()} "
+        print(f"[{place + 1}/{len(runs)}] {name}: {settings.device}, {torch.get_num_threads()} "
               f"threads{left}", flush=True)
         with claim(path) as free:
             if finished(path, identities[name]):  # by now: another process may have been at it
@@ -809,8 +815,8 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
         return 1
     except OSError as error:  # the disk
-        print(f"train.py: {error.filename or options.out}: {error.strerror}; free the disk, or "
-              "name another directory", file=sys.stderr)
+        print(f"train.py: {error.filename or options.out}: {error.strerror}; check that path and "
+              "its disk, or name another", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("\ntrain.py: stopped; finished runs are kept, and the same command goes on from "

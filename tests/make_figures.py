@@ -70,7 +70,8 @@ def name(row: dict, part: str) -> str:
         treatment, baseline = "random", "no adaptation"
     if treatment == "typhoon" and row["spread"] != 0.4:
         treatment += f", spread {row['spread']:g}"
-    return f"{treatment} - {baseline}" + (" (first study)" if part else "")
+    study = "1st study" if part else "2nd study"
+    return f"{treatment} - {baseline}\n{study}, n = {row['n']}"
 
 
 def forest(plt) -> None:
@@ -86,10 +87,9 @@ def forest(plt) -> None:
             if known:
                 axis.plot([row["low"], row["high"]], [place, place], color=colour, linewidth=2)
             points = list(row["differences"].values())
-            axis.plot(points, [place - 0.22] * len(points), "|", color=colour, markersize=5)
+            axis.plot(points, [place - 0.3] * len(points), "|", color=colour, markersize=5)
             axis.plot(row["mean"], place, "o", color=colour, markersize=5)
-        axis.set_yticks(range(len(rows)), [f"{label}, n = {row['n']}"
-                                           for label, row in reversed(rows)])
+        axis.set_yticks(range(len(rows)), [label for label, _ in reversed(rows)], fontsize=7)
         axis.set_title(title)
         axis.set_ylim(-0.7, len(rows) - 0.3)
     save(figure, "forest")

@@ -158,7 +158,7 @@ def test_a_full_disk_leaves_nothing_and_says_so(study, tmp_path):
     out = tmp_path / "runs"
     assert finish([*study[0], "--out", str(out)], tmp_path / "output", largest_file=1500) == 2
     last = (tmp_path / "output").read_text().splitlines()[-1]
-    assert last == f"train.py: {out}: File too large; free the disk, or name another directory"
+    assert last == f"train.py: {out}: File too large; check that path and its disk, or name another"
     assert not list(out.iterdir())
 
 

@@ -114,7 +114,7 @@ def paragraphs() -> list[str]:
     control_loss, random_loss = losses("", "frequent-only", "mrpc"), losses("", "random", "mrpc")
     return [
         f"**Does it matter which tokens are masked?** In our runs {answer}.",
-        "The backbone is `sentence-transformers/all-MiniLM-L6-v2` (give it as `--model`): "
+        "The backbone is `sentence-transformers/all-MiniLM-L6-v2`: "
         "MiniLM-L6-H384-uncased after contrastive training on about a billion sentence pairs. So "
         "it knows paraphrases before it sees MRPC, where less is left for adaptation to add, and "
         "its MLM head is drawn anew. All defaults, `--precision bf16`, one CPU thread, 6 to 16 "
@@ -174,7 +174,9 @@ def section() -> str:
             parts.append(fill(paragraph, 98, subsequent_indent=hanging, break_on_hyphens=False,
                               break_long_words=False))
     text = re.sub(r"(?m)^(  .*|- .*)\n\n- ", r"\1\n- ", "\n\n".join(parts))  # one list
-    commands = ("```bash\npython stats.py tests/study/first\n"
+    commands = ("```bash\npython train.py --task mrpc cola --masker random whole-word typhoon --seed "
+                "0 1 2 3 4 --precision bf16 --model sentence-transformers/all-MiniLM-L6-v2\n"
+                "python stats.py tests/study/first\n"
                 "python stats.py tests/study/first tests/study/first/unadapted --compare mlm_epochs\n"
                 "python stats.py tests/study tests/study/controls --treatment frequent-only "
                 "--baseline random\n```")

@@ -201,7 +201,7 @@ def read_logs(paths: Iterable[str | Path], epoch="best", axis="masker") -> list[
 
 # ---- The tables, each a list of rows -----------------------------------------------------------
 
-def grouped(rows: Iterable[dict], keys: Iterable[str]) -> list[tuple[dict, list]]:
+def grouped(rows: list[dict], keys: Iterable[str]) -> list[tuple]:
     """[({key: value}, the rows that have these values)], in the order of the values."""
     groups = {}
     for row in rows:
@@ -210,7 +210,7 @@ def grouped(rows: Iterable[dict], keys: Iterable[str]) -> list[tuple[dict, list]
     return [(dict(zip(keys, values)), groups[values]) for values in ordered]
 
 
-def mean(values: Iterable[float | None]) -> float | None:
+def mean(values: Iterable) -> float | None:
     """The mean of those that are there."""
     values = [value for value in values if value is not None]
     return np.mean(values) if values else None
@@ -244,7 +244,7 @@ def share_of_same_predictions(one: dict, other: dict) -> float:
     return np.mean([a == b for a, b in zip(one["predictions"], other["predictions"])])
 
 
-def comparisons(runs: list[dict], options: Namespace) -> tuple[list, list]:
+def comparisons(runs: list[dict], options: Namespace) -> tuple:
     """Tables 2 and 3: each treatment with each baseline, by seed; and notes on seeds left out."""
     axis = options.compare
     runs = [run for run in runs if str(run[axis]) in options.treatment + options.baseline]
@@ -392,7 +392,7 @@ def table(columns: Iterable[str], rows: list[dict], style: str) -> str:
     return "\n".join("  ".join(cells).rstrip() for cells in zip(*aligned))
 
 
-def drawn(rows: list[dict], margin: float) -> tuple[list, float]:
+def drawn(rows: list[dict], margin: float) -> tuple:
     """A forest plot: the rows with their intervals in characters, from -reach to +reach; reach."""
     rows = [row for row in rows if "low" in row]
     reach = max([margin] + [max(-row["low"], row["high"]) for row in rows])

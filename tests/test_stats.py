@@ -321,7 +321,7 @@ def test_a_sweep_of_the_spread_does_not_change_the_twelve(ninety, tmp_path, caps
 def test_several_treatments_are_one_family(tmp_path, capsys):
     """whole-word uses no spread: it stands with typhoon's, and with each of two."""
     runs = write(tmp_path / "runs", of_three_maskers())
-    arguments = ["--treatment", "typhoon", "whole-word", "--baseline", "random"]
+    arguments = ["--treatment", "typhoon", "whole-word", "typhoon", "--baseline", "random"]
     report = numbers(capsys, runs, *arguments)
     rows = report["comparisons"]
     assert [(row["treatment"], row["spread"], row["best"]) for row in rows] == [

@@ -100,7 +100,8 @@ def paragraphs() -> list[str]:
         "worse": (
             "a very bad choice does, and the set-up sees it: to mask function words and "
             "punctuation alone costs F1. Typhoon's choice makes no difference that it could see",
-            "So the instrument sees a choice that matters, and Typhoon's null weighs the more."),
+            "That is about what adaptation gains at all. So the instrument sees a choice that "
+            "matters, and Typhoon's null weighs the more."),
         "undecided": (
             "Typhoon's choice makes no difference that five seeds could see. Even a choice as bad "
             "as function words and punctuation alone is not beyond doubt worse",
@@ -111,6 +112,7 @@ def paragraphs() -> list[str]:
             "not here: even function words and punctuation alone do as well",
             "So on this backbone and task the choice of tokens cannot matter much."),
     }[found.replace("small loss", "worse")]
+    assert found != "worse" or abs(control["mean"] + pays["mean"]) < 0.005
     control_loss, random_loss = losses("", "frequent-only", "mrpc"), losses("", "random", "mrpc")
     return [
         f"**Does it matter which tokens are masked?** In our runs {answer}.",

@@ -117,14 +117,14 @@ def band(plt) -> None:
                               alpha=alpha, linewidth=0)
         axis.plot(numbers, over_epochs("50%"), color=BLUE)
         axis.axhline(0.3, color=GREY, linewidth=0.8, linestyle=":")
-        axis.set(title=f"MRPC, rates at spread {spread:g}", ylim=(0, 0.6), xticks=numbers,
+        axis.set(title=f"MRPC, spread {spread:g}: all, 90%, 50% of rates", ylim=(0, 0.6), xticks=numbers,
                  xlabel="epoch")
     for (task, spread), seeds in sorted(runs.items()):
         kl = [stats.mean(epochs[number - 1]["kl_mean"] for epochs in seeds) for number in numbers]
         axes[2].plot(numbers, kl, "o-" if task == "mrpc" else "s--", markersize=4,
                      color=BLUE if spread == 0.4 else ORANGE, label=f"{task}, spread {spread:g}")
     axes[2].axhline(7e-4, color=GREY, linewidth=0.8, linestyle=":")  # the paper's
-    axes[2].set(title="KL per token (dots: the paper's)", yscale="log", xticks=numbers,
+    axes[2].set(title="KL per token (dotted line: the paper's)", yscale="log", xticks=numbers,
                 xlabel="epoch")
     axes[2].legend(fontsize=7, framealpha=0, labelcolor=GREY)
     save(figure, "band")

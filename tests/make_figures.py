@@ -1,5 +1,5 @@
-"""Draws tests/study/forest.svg and tests/study/band.svg from the logs beside them. Run by hand, with
-matplotlib, which the project itself does not need:
+"""Draws tests/study/forest.svg and tests/study/band.svg from the logs beside them. Run by hand,
+with matplotlib, which the project itself does not need:
 
     python tests/make_figures.py
 
@@ -117,8 +117,8 @@ def band(plt) -> None:
                               alpha=alpha, linewidth=0)
         axis.plot(numbers, over_epochs("50%"), color=BLUE)
         axis.axhline(0.3, color=GREY, linewidth=0.8, linestyle=":")
-        axis.set(title=f"MRPC, spread {spread:g}: all, 90%, 50% of rates", ylim=(0, 0.6), xticks=numbers,
-                 xlabel="epoch")
+        axis.set(title=f"MRPC, spread {spread:g}: all, 90%, 50% of rates", ylim=(0, 0.6),
+                 xticks=numbers, xlabel="epoch")
     for (task, spread), seeds in sorted(runs.items()):
         kl = [stats.mean(epochs[number - 1]["kl_mean"] for epochs in seeds) for number in numbers]
         axes[2].plot(numbers, kl, "o-" if task == "mrpc" else "s--", markersize=4,

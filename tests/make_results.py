@@ -129,37 +129,44 @@ def paragraphs() -> list[str]:
         "Typhoon and whole-word against random masking lie about zero, frequent-only below it, "
         "random masking against no adaptation above it.](tests/study/forest.svg)",
         "Differences are paired by seed: F1 on MRPC, Matthews on CoLA; `low` and `high` bound the "
-        "95% interval; `same` is the share of dev examples that both of a pair predict alike. In the figure the grey band is the margin of .01.",
+        "95% interval; `same` is the share of dev examples that both of a pair predict "
+        "alike. In the figure the grey band is the margin of .01.",
         comparison_table(),
         f"- **The instrument sees adaptation.** Random masking minus none: {interval(pays)} F1 and "
         f"{interval(cola_pays)} Matthews.",
         f"- **It does not see Typhoon.** Minus random masking: {interval(typhoon)} on MRPC, which "
         f"is within .01 F1 (equivalence test), and {interval(cola)} on CoLA, where five seeds find "
         f"a true difference of {share(cola['detectable'])} with 80% power: as much as adaptation "
-        f"gains there, so that CoLA says little. One seed alone might have said anything from {signed(cola['lowest'])} to {signed(cola['highest'])} there.",
+        f"gains there, so that CoLA says little. One seed alone might have said anything from "
+        f"{signed(cola['lowest'])} to {signed(cola['highest'])} there.",
         f"- **A control expected to matter:** `frequent-only` masks nothing but the most frequent "
         f"types, at the same budget. Minus random: {interval(control)} F1 over {control['n']} "
-        f"seeds; its adapted models' dev loss, at random positions, is {control_loss[-1]}, random's "
+        f"seeds; its adapted models' dev loss, at random positions, is {control_loss[-1]}, "
+        f"random's "
         f"{random_loss[-1]}. "
         f"{what_the_control_says}",
         *(f"- **The noise floor:** random masking with its masks alone drawn anew: "
           f"{interval(floor)} F1 over {floor['n']} seeds, and {share(floor['same'])} of the "
           "predictions alike. That much is the luck of the masks." for floor in floors),
-        f"- **Typhoon moves fewer predictions than a seed, the control as many.** Alike on MRPC, in "
+        f"- **Typhoon moves fewer predictions than a seed, the control as many.** Alike on "
+        f"MRPC, in "
         f"the first study: Typhoon and random {share(typhoon['same'])}, two seeds of random "
         f"{share(first_seeds['same'])}. In the second: frequent-only and random "
         f"{share(control['same'])}, two seeds of random {share(seeds['same'])}.",
-        f"- **Probably why:** the band is narrow and the ranking is not reproduced. 90% of the tokens have "
+        f"- **Probably why:** the band is narrow and the ranking is not reproduced. 90% of "
+        f"the tokens have "
         f"rates from {share(first['mrpc']['5%'])} to {share(first['mrpc']['95%'])}; two seeds' "
         f"rates of the frequent types correlate at {share(first['mrpc']['ranking'])} (MRPC) and "
         f"{share(first['cola']['ranking'])} (CoLA). Spread 1, with {times:.0f} times the KL, "
         "shows no gain either.",
-        f"- **MAE-LM beside MLM** (MRPC, random masking, {mae['n']} seeds, `tests/study/first/rank`): "
+        f"- **MAE-LM beside MLM** (MRPC, random masking, {mae['n']} seeds, "
+        f"`tests/study/first/rank`): "
         f"{interval(mae)} F1, not distinguishable; its decoder starts from nothing.",
         "![The band of Typhoon's masking rates by epoch, narrow at spread 0.4 and wider at 1, and "
         "the KL from uniform masking, which falls after the first epoch.](tests/study/band.svg)",
         f"**What would still be doubted.** Five seeds; the control and Typhoon stand in different "
-        f"studies, and p ({control['p']:.3f} for the control) is not adjusted over the table; three epochs, after which the dev MLM loss "
+        f"studies, and p ({control['p']:.3f} for the control) is not adjusted over the table; "
+        f"three epochs, after which the dev MLM loss "
         f"still fell ({', '.join(losses('first', 'random', 'mrpc'))} on MRPC); one small backbone "
         "that knew the task's subject; the controls on MRPC alone, and not yet with rare types "
         "only. Runs at 20 epochs are still to be made.",
@@ -179,10 +186,12 @@ def section() -> str:
             parts.append(fill(paragraph, 98, subsequent_indent=hanging, break_on_hyphens=False,
                               break_long_words=False))
     text = re.sub(r"(?m)^(  .*|- .*)\n\n- ", r"\1\n- ", "\n\n".join(parts))  # one list
-    commands = ("```bash\npython train.py --task mrpc cola --masker random whole-word typhoon --seed "
+    commands = ("```bash\n"
+                "python train.py --task mrpc cola --masker random whole-word typhoon --seed "
                 "0 1 2 3 4 --precision bf16 --model sentence-transformers/all-MiniLM-L6-v2\n"
                 "python stats.py tests/study/first\n"
-                "python stats.py tests/study/first tests/study/first/unadapted --compare mlm_epochs\n"
+                "python stats.py tests/study/first tests/study/first/unadapted --compare "
+                "mlm_epochs\n"
                 "python stats.py tests/study tests/study/controls --treatment frequent-only "
                 "--baseline random\n```")
     return f"## Results\n\n{text}\n\n{commands}\n\n"

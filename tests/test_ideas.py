@@ -23,7 +23,7 @@ SOURCE = (HERE.parent / "typhoon.py").read_text(encoding="utf-8")
 FILES = {path.stem: path.read_text(encoding="utf-8")
          for folder in ("ideas", "controls") for path in sorted((HERE / folder).glob("*.py"))}
 BY_POSITION = {"span", "t5-span", "sample-ratio"}
-HOOKED = ["attention", "entropy", "loss-weighted", "token-weighting"]
+HOOKED = ["attention", "entropy", "loss-weighted", "token-weighting", "gradient-norm"]
 
 
 @functools.cache
@@ -42,14 +42,17 @@ def sample(device: str = "cpu") -> train.Inputs:
     return train.read_inputs("mrpc", train.SAMPLE, train.SAMPLE / "bert", 128, device)
 
 
-def simulate(name: str, device: str = "cpu", budget: float = 0.3, steps: int | None = None):
-    """Steps of train.adapt, an epoch of them or fewer, but that the model does not learn. Returns
-    the masks."""
+def simulate(name: str, device: str = "cpu", budget: float = 0.3, steps: int | None = None,
+             mae: bool = False) -> list[torch.Tensor]:
+    """Steps of train.adapt, an epoch of them or fewer, but that the model does not learn: the
+    masks."""
     inputs = sample(device)
     torch.manual_seed(0)
-    model = models.MaskedLM(models.Config(
+    config = models.Config(
         model_type="bert", vocab_size=len(inputs.frequency), hidden_size=16, num_hidden_layers=2,
-        num_attention_heads=2, intermediate_size=32)).to(device).train()
+        num_attention_heads=2, intermediate_size=32)
+    model = models.MAELM(config, 1, inputs.tokenizer.mask_id) if mae else models.MaskedLM(config)
+    model.to(device).train()
     embedding_weight = model.encoder.word_embeddings.weight.detach()
     batches = train.epoch_batches(inputs.train.lengths, 16, torch.Generator().manual_seed(0))
     spread = 0.4 if masker_class(name).uses_spread else None
@@ -99,6 +102,13 @@ def test_another_budget_is_met(name):
     assert share / sample().maskable_tokens == pytest.approx(0.15, abs=0.02)
 
 
+@pytest.mark.parametrize("name", HOOKED)
+def test_the_hooks_serve_mae_lm(name):
+    masks = simulate(name, mae=True)
+    share = sum(mask.sum().item() for mask in masks) / sample().maskable_tokens
+    assert share == pytest.approx(0.3, abs=0.02)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 def test_every_masker_works_on_cuda():
     train.configure_torch()
@@ -113,14 +123,13 @@ def test_every_masker_runs_without_a_notice(root, tmp_path):
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "sample").symlink_to(root / "tests" / "sample")
     (tmp_path / "typhoon.py").write_text(SOURCE + "".join(FILES.values()), encoding="utf-8")
-    for number, (names, option) in enumerate([(FILES, []), (HOOKED, ["--objective", "mae"])]):
-        subprocess.run(
-            [sys.executable, "train.py", "--sample", "--task", "cola", "--mlm-epochs", "1",
-             "--cls-epochs", "1", "--batch-size", "32", "--device", "cpu", "--out", f"runs{number}",
-             "--masker", *names, *option], cwd=tmp_path, env=os.environ | {"PYTHONPATH": ""}, check=True)
-        found = [json.loads(path.read_text()) for path in (tmp_path / f"runs{number}").iterdir()]
-        assert {log["identity"]["masker"] for log in found} == set(names)
-        assert [log["run"] for log in found if log["mlm"]["epochs"][0]["notices"]] == []
+    subprocess.run(
+        [sys.executable, "train.py", "--sample", "--task", "cola", "--mlm-epochs", "1",
+         "--cls-epochs", "1", "--batch-size", "32", "--device", "cpu", "--masker", *FILES],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": ""}, check=True)
+    found = [json.loads(path.read_text()) for path in (tmp_path / "runs").iterdir()]
+    assert {log["identity"]["masker"] for log in found} == set(FILES)
+    assert [log["run"] for log in found if log["mlm"]["epochs"][0]["notices"]] == []
 
 
 def test_the_table_lists_every_idea():
@@ -228,24 +237,25 @@ def test_pmi_of_three_sentences():
     assert {(york, is_) for _, york, is_ in drawn} == {(a, b) for a in (0, 1) for b in (0, 1)}
 
 
-def test_informask_leaves_the_uninformative_token_visible():
-    """"the" is in every sentence, so its PMI with all is log 1; that of x and y is log 3."""
-    inputs, id_of = corpus("x y the", "the p q", "the r s")
-    masker = begun("informask", inputs, budget=1 / 3)
-    assert rates_of(masker, id_of, "the") == [0]
-    for one, other in ("xy", "pq", "rs"):  # one mask a sentence, either of the two
+def test_informask_masks_one_of_two_that_tell_of_each_other():
+    """"u" and "v" are in every sentence: their PMI with all is log 1; that of x and y is log 3."""
+    inputs, id_of = corpus("x y u v", "p q u v", "r s u v")
+    masker = begun("informask", inputs, budget=0.5)  # two of four
+    for one, other in ("xy", "pq", "rs"):  # both of them would leave nothing to be told by
         assert sorted(masker.rates()[[id_of[one], id_of[other]]].tolist()) == pytest.approx([0, 1])
+    assert masker.rates()[[id_of["u"], id_of["v"]]].sum().item() == pytest.approx(1)
 
 
-def test_tf_idf_of_two_documents():
-    inputs, id_of = corpus("a a b", "a c")  # idf: 0, log 2, log 2; tf of b 1/3, of c 1/2
-    assert rates_of(begun("tf-idf", inputs, 0.2), id_of, "a", "b", "c") == [0, 0.4, 0.6]
-
-
-def test_content_words_only():
-    inputs, id_of = corpus("the cat ##s sat .")
-    masker = begun("content", inputs, budget=0.3)
-    assert rates_of(masker, id_of, "the", "cat", "##s", "sat", ".") == [0, 0.5, 0.5, 0.5, 0]
+@pytest.mark.parametrize("name, budget, sentences, tokens, expected", [
+    # idf: 0, log 2, log 2; tf of b 1/3, of c 1/2
+    ("tf-idf", 0.2, ["a a b", "a c"], "a b c", [0, 0.4, 0.6]),
+    ("content", 0.3, ["the cat ##s sat ."], "the cat ##s sat .", [0, 0.5, 0.5, 0.5, 0]),
+    # Shares .4, .3, .2, .1: the first holds .3 / .9 of the tokens, and so do the last three.
+    ("frequent-only", 0.3, ["a a a a b b b c c d"], "a b c d", [0.75, 0, 0, 0]),
+    ("rare-only", 0.3, ["a a a a b b b c c d"], "a b c d", [0, 0.5, 0.5, 0.5])])
+def test_rates_of_a_few_types(name, budget, sentences, tokens, expected):
+    inputs, id_of = corpus(*sentences)
+    assert rates_of(begun(name, inputs, budget), id_of, *tokens.split()) == expected
 
 
 def test_difference_masks_what_is_near_the_anchor():
@@ -349,6 +359,7 @@ def test_gradient_norm():
     masker.observe(gradient, torch.zeros(9, 2), split.ids, split.words, split.ids == id_of["b"])
     assert masker.scores[[id_of["a"], id_of["b"]]].tolist() == [3, 10]
     assert not masker.seen[id_of["c"]]  # its gradient is 0: the encoder never saw it
+    assert rates_of(masker, id_of, "a", "b", "c") == [0.3 * 9 / 16, 0.3 * 30 / 16, 0.3]
     gradient = torch.ones(1, 6, 2)
     masker.observe(gradient, torch.zeros(9, 2), split.ids, split.words, split.ids == id_of["a"])
     assert masker.scores[id_of["a"]].item() == pytest.approx(0.2 * 3 + 0.8 * 2 * math.sqrt(2))
@@ -357,18 +368,10 @@ def test_gradient_norm():
 def test_sample_ratio_is_drawn_at_cls():
     inputs, _ = corpus("a b c d e f g h", "a b c")
     for budget, low in ((0.3, 0.0), (0.8, 0.6)):
-        [mask] = masks(begun("sample-ratio", inputs, budget), inputs, 1)
-        draw = torch.rand(mask.shape, generator=torch.Generator().manual_seed(0))
-        ratio = low + (2 * (budget - low)) * draw[:, :1]
-        assert torch.equal(mask, (draw < ratio) & (inputs.train.words >= 0))
-
-
-@pytest.mark.parametrize("name, expected", [("frequent-only", [0.75, 0, 0, 0]),
-                                            ("rare-only", [0, 0.5, 0.5, 0.5])])
-def test_controls_by_frequency(name, expected):
-    """Shares .4, .3, .2, .1: the first holds .3 / .9 of the tokens, and so do the last three."""
-    inputs, id_of = corpus("a a a a b b b c c d")
-    assert rates_of(begun(name, inputs), id_of, *"abcd") == expected
+        for seed, mask in enumerate(masks(begun("sample-ratio", inputs, budget), inputs, 20)):
+            draw = torch.rand(mask.shape, generator=torch.Generator().manual_seed(seed))
+            ratio = low + 2 * (budget - low) * draw[:, :1]
+            assert torch.equal(mask, (draw < ratio) & (inputs.train.words >= 0))
 
 
 def test_random_redrawn_is_seeded_once_by_the_first_draw():

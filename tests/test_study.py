@@ -1,4 +1,4 @@
-"""The logs of our two studies, in tests/study: whole, each of one recipe, and what the README shows."""
+"""The logs of our two studies, in tests/study: whole, of one recipe each, and what README shows."""
 import json
 import re
 from pathlib import Path

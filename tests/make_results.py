@@ -80,6 +80,8 @@ def paragraphs() -> list[str]:
     floors = compared("", "masker", "random-redrawn", "random")  # none until they have been run
     pays, cola_pays = (one("first unadapted", "3", "0", "mlm_epochs", task=task)
                        for task in ("mrpc", "cola"))
+    minutes = [run["seconds"] / 60 for part in ("", "first")
+               for run in stats.read_logs(folders(part))]
     mae = one("first/rank", "mae", "mlm", "objective")
     seeds = scores_of("", masker="random", task="mrpc")
     first_seeds = scores_of("first", masker="random", task="mrpc")
@@ -91,6 +93,7 @@ def paragraphs() -> list[str]:
     times = wide["kl_mean"] / first["mrpc"]["kl_mean"]
     assert wide["score"] < first["mrpc"]["score"]
     assert all(map(contains_zero, (typhoon, cola, words, cola_words)))
+    assert 0.8 < cola["detectable"] / cola_pays["mean"] < 1.25
     assert not contains_zero(pays) and not contains_zero(cola_pays)
     assert typhoon["tost_p"] < 0.05 and words["tost_p"] < 0.05  # each alone
     assert typhoon["same"] > first_seeds["same"]
@@ -120,8 +123,9 @@ def paragraphs() -> list[str]:
         "The backbone is `sentence-transformers/all-MiniLM-L6-v2`: "
         "MiniLM-L6-H384-uncased after contrastive training on about a billion sentence pairs. So "
         "it knows paraphrases before it sees MRPC, where less is left for adaptation to add, and "
-        "its MLM head is drawn anew. All defaults, `--precision bf16`, one CPU thread, 6 to 16 "
-        "minutes a run. The first study (`tests/study/first`: both tasks, the three maskers, "
+        "its MLM head is drawn anew. All defaults, `--precision bf16`, one CPU thread, "
+        f"{min(minutes):.0f} to {max(minutes):.0f} minutes a run on busy cores. "
+        f"The first study (`tests/study/first`: both tasks, the three maskers, "
         "seeds 0 to 4) was made before fine-tuning's last layer was cut to [CLS], which draws "
         "other dropout; the second (`tests/study`, * in the table) has the controls, on MRPC. "
         "Runs of the two are never compared.",
